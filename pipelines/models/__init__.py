@@ -1,0 +1,70 @@
+"""The tables, one module per concept: fields, constraints, indexes, cheap predicates; no flow."""
+
+from pipelines.models.attempts import (
+    Attempt,
+    AttemptProgress,
+    DeadLetter,
+    LateEvidence,
+    LogLine,
+    WorkerSession,
+)
+from pipelines.models.definitions import (
+    ApiKey,
+    Application,
+    Environment,
+    KeyScope,
+    Member,
+    PersonalToken,
+    Pipeline,
+    Policy,
+    PolicyKind,
+    PolicyStatus,
+    Release,
+    Role,
+    Workspace,
+)
+from pipelines.models.gates import Gate, GateDecision, GateMoment
+from pipelines.models.history import AuditEvent, Event
+from pipelines.models.runs import (
+    ContextItem,
+    EffectMode,
+    Run,
+    RunIdentity,
+    RunSearch,
+    Stage,
+    StageOutput,
+)
+
+__all__ = [
+    "ApiKey",
+    "Application",
+    "Attempt",
+    "AttemptProgress",
+    "AuditEvent",
+    "ContextItem",
+    "DeadLetter",
+    "EffectMode",
+    "Environment",
+    "Event",
+    "Gate",
+    "GateDecision",
+    "GateMoment",
+    "KeyScope",
+    "LateEvidence",
+    "LogLine",
+    "Member",
+    "PersonalToken",
+    "Pipeline",
+    "Policy",
+    "PolicyKind",
+    "PolicyStatus",
+    "Release",
+    "Role",
+    "Run",
+    "RunIdentity",
+    "RunSearch",
+    "Stage",
+    "StageOutput",
+    "WorkerSession",
+    "Workspace",
+]

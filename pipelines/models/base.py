@@ -1,0 +1,50 @@
+"""What models share: closed sets and insert-only rows, guarded by the database itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pgtrigger
+from django.db import models
+from django.db.models import Func
+
+
+class RecourseNow(Func):
+    """The database's clock, through the one function that reads it (tests shift it there)."""
+
+    function = "recourse_now"
+    template = "%(function)s()"
+    output_field = models.DateTimeField()
+
+
+def closed_set(
+    field: str, choices: type[models.TextChoices], name: str
+) -> models.CheckConstraint:
+    """A named check that `field` holds one of the enum's values and nothing else."""
+    return models.CheckConstraint(
+        condition=models.Q(**{f"{field}__in": choices.values}), name=name
+    )
+
+
+def insert_only(name: str) -> pgtrigger.Trigger:
+    """Refuses every UPDATE, and every DELETE outside a retention transaction that names itself (I7, model §3.13)."""
+    return pgtrigger.Trigger(
+        name=name,
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update | pgtrigger.Delete,
+        func="""
+            IF TG_OP = 'DELETE' AND current_setting('recourse.retention', true) = 'on' THEN RETURN OLD; END IF;
+            RAISE EXCEPTION 'rows of % are only ever added', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
+        """,
+    )
+
+
+def frozen_when(name: str, condition: Any, message: str) -> pgtrigger.Trigger:
+    """Refuses an UPDATE of a row for which `condition` (over OLD and NEW) holds."""
+    return pgtrigger.Trigger(
+        name=name,
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update,
+        condition=pgtrigger.Condition(condition),
+        func=f"RAISE EXCEPTION '{message}' USING ERRCODE = 'integrity_constraint_violation';",
+    )

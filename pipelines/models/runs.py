@@ -1,0 +1,286 @@
+"""Runs, their stages, their context, and the identity that makes creating them safe to repeat."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex, OpClass
+from django.contrib.postgres.search import SearchVectorField
+from django.db import models
+from django.db.models import Q
+
+from pipelines.ids import new_id
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
+from pipelines.models.definitions import (
+    Application,
+    Environment,
+    Pipeline,
+    Release,
+    Workspace,
+)
+from pipelines.states import CLAIMABLE_STAGE, TERMINAL_RUN, RunStatus, StageState
+
+
+class EffectMode(models.TextChoices):
+    NONE = "none"
+    IDEMPOTENT = "idempotent"
+    EXTERNAL = "external"
+
+
+class Run(models.Model):
+    """One execution of a release. Whoever writes a stage, attempt or gate of a run holds the lock on its row here."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    workspace = models.ForeignKey(Workspace, models.PROTECT, related_name="runs")
+    application = models.ForeignKey(Application, models.PROTECT, related_name="runs")
+    environment = models.ForeignKey(Environment, models.PROTECT, related_name="runs")
+    pipeline = models.ForeignKey(
+        Pipeline, models.PROTECT, null=True, related_name="runs"
+    )
+    release = models.ForeignKey(Release, models.PROTECT, related_name="runs")
+    name = models.CharField(max_length=255)
+    status = models.CharField(
+        max_length=20, choices=RunStatus.choices, default=RunStatus.QUEUED
+    )
+    paused = models.BooleanField(
+        default=False, help_text="a person paused it; status says pausing or paused"
+    )
+    pause_reason = models.CharField(max_length=255, blank=True)
+    input = models.TextField(
+        null=True, help_text="canonical JSON given to a managed run"
+    )
+    keywords = models.JSONField(default=list, help_text="[{key, value}]")
+    trace_id = models.CharField(max_length=255, blank=True)
+    traceparent = models.CharField(max_length=255, blank=True)
+    tracestate = models.CharField(max_length=512, blank=True)
+    started_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
+    )
+    recovered_from = models.ForeignKey(
+        "self", models.PROTECT, null=True, related_name="forks", db_index=False
+    )
+    created_at = models.DateTimeField(db_default=RecourseNow())
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    updated_at = models.DateTimeField(db_default=RecourseNow())
+    deadline_at = models.DateTimeField(null=True)
+    failure_code = models.CharField(max_length=100, blank=True)
+    failure_message = models.TextField(blank=True)
+    failure_stage = models.UUIDField(null=True)
+
+    class Meta:
+        constraints = [closed_set("status", RunStatus, "run_status_known")]
+        indexes = [
+            models.Index(fields=["workspace", "-created_at", "-id"], name="run_newest"),
+            models.Index(
+                fields=["workspace", "status", "-created_at", "-id"],
+                name="run_by_status",
+            ),
+            models.Index(
+                fields=["pipeline", "-created_at", "-id"], name="run_by_pipeline"
+            ),
+            models.Index(
+                fields=["application", "-created_at", "-id"], name="run_by_application"
+            ),
+            models.Index(
+                fields=["environment", "-created_at", "-id"], name="run_by_environment"
+            ),
+            models.Index(
+                fields=["recovered_from", "-created_at"],
+                name="run_forks",
+                condition=Q(recovered_from__isnull=False),
+            ),
+            models.Index(
+                fields=["deadline_at"],
+                name="run_deadline",
+                condition=Q(deadline_at__isnull=False)
+                & ~Q(status__in=sorted(TERMINAL_RUN)),
+            ),
+            # retention and the stuck-run sweep walk these
+            models.Index(
+                fields=["finished_at"],
+                name="run_finished",
+                condition=Q(status__in=sorted(TERMINAL_RUN)),
+            ),
+            models.Index(
+                fields=["updated_at"],
+                name="run_unfinished",
+                condition=~Q(status__in=sorted(TERMINAL_RUN)),
+            ),
+        ]
+        triggers = [
+            frozen_when(
+                "run_cancelled_stays",
+                "OLD.status = 'cancelled' AND NEW.status <> 'cancelled'",
+                "a cancelled run stays cancelled",
+            ),
+            frozen_when(
+                "run_deadline_stays",
+                "OLD.status = 'failed' AND OLD.failure_code = 'deadline_exceeded' AND NEW.status <> 'failed'",
+                "a run past its deadline stays failed",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.id}"
+
+
+class RunSearch(models.Model):
+    """The words of a run's name, keywords and non-sensitive context values, apart so that moving a run costs no GIN."""
+
+    run = models.OneToOneField(
+        Run, models.CASCADE, primary_key=True, related_name="search"
+    )
+    words = SearchVectorField()
+
+    class Meta:
+        indexes = [
+            GinIndex(
+                OpClass(models.F("words"), name="tsvector_ops"), name="run_search_words"
+            )
+        ]
+
+
+class RunIdentity(models.Model):
+    """Makes creation safe to repeat: one row per application, environment and key, gone only with its run (P22, P25)."""
+
+    run = models.OneToOneField(
+        Run, models.CASCADE, primary_key=True, related_name="identity"
+    )
+    application = models.ForeignKey(
+        Application, models.CASCADE, related_name="+", db_index=False
+    )
+    environment = models.ForeignKey(
+        Environment, models.CASCADE, related_name="+", db_index=False
+    )
+    key = models.CharField(max_length=200)
+    fingerprint = models.CharField(
+        max_length=64, help_text="SHA-256 of the creation intent, defaults filled in"
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["application", "key"], name="run_identity_once_per_application"
+            )
+        ]
+        triggers = [insert_only("run_identity_insert_only")]
+
+
+class ContextItem(models.Model):
+    """A business identifier for the next operator. A sensitive value is kept encrypted in `secret` and never shown."""
+
+    id = models.BigAutoField(primary_key=True)
+    run = models.ForeignKey(
+        Run, models.CASCADE, related_name="context_items", db_index=False
+    )
+    key = models.CharField(max_length=255)
+    value = models.TextField(blank=True)
+    is_sensitive = models.BooleanField(default=False)
+    secret = models.BinaryField(null=True)
+    attempt = models.UUIDField(
+        null=True, help_text="the attempt that set it; none when it came with the run"
+    )
+    at = models.DateTimeField(db_default=RecourseNow())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "key"], name="context_key_once_per_run"
+            )
+        ]
+
+
+class Stage(models.Model):
+    """One step of a run, at a node of its graph."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    run = models.ForeignKey(Run, models.CASCADE, related_name="stages", db_index=False)
+    application = models.ForeignKey(
+        Application, models.PROTECT, related_name="+", db_index=False
+    )
+    environment = models.ForeignKey(
+        Environment, models.PROTECT, related_name="+", db_index=False
+    )
+    position = models.PositiveSmallIntegerField()
+    name = models.CharField(max_length=255)
+    handler = models.CharField(max_length=300)
+    description = models.TextField(blank=True)
+    input = models.TextField(null=True, help_text="kept byte for byte")
+    depends_on = ArrayField(
+        models.PositiveSmallIntegerField(), default=list, help_text="positions"
+    )
+    run_next_if_failed = models.BooleanField(default=False)
+    effect_mode = models.CharField(
+        max_length=20, choices=EffectMode.choices, default=EffectMode.IDEMPOTENT
+    )
+    approval = models.JSONField(null=True, help_text="{when, expires_in}")
+    options = models.JSONField(default=dict)
+    state = models.CharField(
+        max_length=20, choices=StageState.choices, default=StageState.PENDING
+    )
+    held = models.BooleanField(default=False, help_text="its run hands out nothing now")
+    available_at = models.DateTimeField(
+        null=True, help_text="ready since, or when a scheduled retry is due"
+    )
+    epoch = models.PositiveIntegerField(default=1)
+    attempt_number = models.PositiveIntegerField(default=0)
+    retry_count = models.PositiveIntegerField(
+        default=0, help_text="automatic retries in this epoch"
+    )
+    recovery_count = models.PositiveIntegerField(
+        default=0, help_text="recoveries after a lost worker in this epoch"
+    )
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    output = models.ForeignKey(
+        "StageOutput", models.PROTECT, null=True, related_name="+", db_index=False
+    )
+    last_error_code = models.CharField(max_length=100, blank=True)
+    last_error_message = models.TextField(blank=True)
+    failure_disposition = models.CharField(max_length=40, blank=True)
+    stale = models.BooleanField(
+        default=False, help_text="an earlier stage was done again after this one"
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "position"], name="stage_position_once_per_run"
+            ),
+            closed_set("state", StageState, "stage_state_known"),
+            closed_set("effect_mode", EffectMode, "stage_effect_mode_known"),
+        ]
+        indexes = [
+            # what a claim walks: one queue is one application, environment and handler
+            models.Index(
+                fields=["application", "environment", "handler", "available_at", "id"],
+                name="stage_queue",
+                condition=Q(state__in=sorted(CLAIMABLE_STAGE), held=False),
+            ),
+            models.Index(fields=["handler", "run"], name="stage_by_handler"),
+            models.Index(
+                fields=["last_error_code", "run"],
+                name="stage_by_error",
+                condition=~Q(last_error_code=""),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class StageOutput(models.Model):
+    """What a stage produced, as JSON text exactly as sent; kept for every epoch."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    stage = models.ForeignKey(Stage, models.CASCADE, related_name="outputs")
+    epoch = models.PositiveIntegerField()
+    attempt = models.UUIDField(null=True, help_text="none when a person gave it")
+    body = models.TextField()
+    size = models.PositiveIntegerField(help_text="bytes of UTF-8")
+    digest = models.CharField(max_length=64)
+    at = models.DateTimeField(db_default=RecourseNow())
+
+    class Meta:
+        triggers = [insert_only("stage_output_insert_only")]

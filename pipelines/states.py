@@ -1,0 +1,221 @@
+"""Every state there is and every legal move: pure tables that the engine, the API, the screens and the tests read.
+
+A table maps an action to {from: to}. What is missing from a table is refused with a typed 409. Run states other than
+the terminal three are derived from the stages by `derive_run_status`, so no run can say what its stages do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from django.db.models import TextChoices
+
+
+class RunStatus(TextChoices):
+    QUEUED = "queued"  # left when the first stage is dispatched, waits, or a person pauses or cancels
+    RUNNING = "running"  # something is active, or ready in a run that has started
+    WAITING = "waiting"  # only gates, imports or timers are left
+    PAUSING = (
+        "pausing"  # a person paused; running attempts finish, nothing new is handed out
+    )
+    PAUSED = "paused"  # paused and nothing is active; left by resume, cancel, deadline or the run's end
+    BLOCKED = "blocked"  # a stage waits for reconciliation: a person must act
+    COMPLETED = "completed"  # terminal; reopened only by a retry
+    FAILED = "failed"  # terminal; reopened by a retry or a skip, never after deadline_exceeded
+    CANCELLED = "cancelled"  # terminal for good; only a fork helps
+
+
+class StageState(TextChoices):
+    PENDING = "pending"  # waits for its dependencies
+    READY = "ready"  # a worker may pull it
+    DISPATCHED = "dispatched"  # handed out, lease not yet acquired
+    RUNNING = "running"  # a worker session holds the lease
+    RETRY_SCHEDULED = "retry_scheduled"  # becomes due by the clock
+    WAITING = "waiting"  # a gate is open
+    NEEDS_RECONCILIATION = "needs_reconciliation"  # an outside effect may have happened
+    COMPLETED = "completed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+
+class AttemptState(TextChoices):
+    DISPATCHED = "dispatched"  # left by lease acquisition, expiry of the visibility time, pause or cancel
+    RUNNING = (
+        "running"  # left by a result, release, timeout, lost lease, cancel or skip
+    )
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    WAITING = "waiting"  # ended by asking for a decision
+    RELEASED = "released"
+    UNDELIVERED = "undelivered"
+    LOST = "lost"
+    FENCED = "fenced"  # its run or stage was ended from outside
+
+
+class GateState(TextChoices):
+    OPEN = "open"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class DeadLetterState(TextChoices):
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    REDRIVEN = "redriven"
+    DISCARDED = "discarded"
+    RESOLVED = "resolved"
+
+
+class DeadLetterReason(TextChoices):
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    RECOVERIES_EXHAUSTED = "recoveries_exhausted"
+    TERMINAL_ERROR = "terminal_error"
+    UNDELIVERABLE = "undeliverable"
+
+
+class SessionState(TextChoices):
+    ACTIVE = "active"
+    DRAINING = "draining"  # shut down by its worker; what it holds may still be finished, nothing more is handed out
+    REVOKED = "revoked"  # every call with it is 401
+
+
+class ReleaseStatus(TextChoices):
+    DRAFT = "draft"
+    ACTIVE = "active"
+    SUPERSEDED = "superseded"
+    RETIRED = "retired"
+    REVOKED = "revoked"
+
+
+S = StageState
+
+TERMINAL_RUN = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+TERMINAL_STAGE = frozenset({S.COMPLETED, S.FAILED, S.SKIPPED, S.CANCELLED})
+ACTIVE_STAGE = frozenset({S.DISPATCHED, S.RUNNING})
+CLAIMABLE_STAGE = frozenset({S.READY, S.RETRY_SCHEDULED})
+SATISFIED_STAGE = frozenset({S.COMPLETED, S.SKIPPED})
+ACTIVE_ATTEMPT = frozenset({AttemptState.DISPATCHED, AttemptState.RUNNING})
+TERMINAL_ATTEMPT = frozenset(AttemptState) - ACTIVE_ATTEMPT
+OPEN_DEAD_LETTER = frozenset({DeadLetterState.OPEN, DeadLetterState.ACKNOWLEDGED})
+
+STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
+    # the engine
+    "make_ready": {S.PENDING: S.READY},
+    "open_gate_before": {S.PENDING: S.WAITING},
+    "dispatch": {S.READY: S.DISPATCHED, S.RETRY_SCHEDULED: S.DISPATCHED},
+    "acquire": {S.DISPATCHED: S.RUNNING},
+    "take_back": {S.DISPATCHED: S.READY, S.RUNNING: S.READY},
+    "undeliver": {S.DISPATCHED: S.READY},
+    "give_up_delivery": {S.DISPATCHED: S.FAILED},
+    "succeed": {S.RUNNING: S.COMPLETED},
+    "wait": {S.RUNNING: S.WAITING},
+    "schedule_retry": {S.RUNNING: S.RETRY_SCHEDULED},
+    "fail": {S.RUNNING: S.FAILED},
+    "recover": {S.RUNNING: S.READY},
+    "give_up_recovery": {S.RUNNING: S.FAILED},
+    "doubt": {S.RUNNING: S.NEEDS_RECONCILIATION},
+    "fall_back": {S.READY: S.PENDING, S.RETRY_SCHEDULED: S.PENDING},
+    # gates
+    "approve_after": {S.WAITING: S.COMPLETED},
+    "approve_before": {S.WAITING: S.READY},
+    "deny": {S.WAITING: S.FAILED},
+    # people
+    "retry": {S.FAILED: S.READY, S.COMPLETED: S.READY, S.SKIPPED: S.READY},
+    "rewind": {S.FAILED: S.PENDING, S.COMPLETED: S.PENDING, S.SKIPPED: S.PENDING},
+    "skip": {
+        S.PENDING: S.SKIPPED,
+        S.READY: S.SKIPPED,
+        S.RETRY_SCHEDULED: S.SKIPPED,
+        S.FAILED: S.SKIPPED,
+        S.NEEDS_RECONCILIATION: S.SKIPPED,
+    },
+    "cancel": {
+        state: S.CANCELLED for state in StageState if state not in TERMINAL_STAGE
+    },
+}
+
+ATTEMPT_MOVES: dict[str, dict[AttemptState, AttemptState]] = {
+    "acquire": {AttemptState.DISPATCHED: AttemptState.RUNNING},
+    "release": {
+        AttemptState.DISPATCHED: AttemptState.RELEASED,
+        AttemptState.RUNNING: AttemptState.RELEASED,
+    },
+    "undeliver": {AttemptState.DISPATCHED: AttemptState.UNDELIVERED},
+    "succeed": {AttemptState.RUNNING: AttemptState.SUCCEEDED},
+    "fail": {AttemptState.RUNNING: AttemptState.FAILED},
+    "wait": {AttemptState.RUNNING: AttemptState.WAITING},
+    "time_out": {AttemptState.RUNNING: AttemptState.TIMED_OUT},
+    "lose": {AttemptState.RUNNING: AttemptState.LOST},
+    "fence": {
+        AttemptState.DISPATCHED: AttemptState.FENCED,
+        AttemptState.RUNNING: AttemptState.FENCED,
+    },
+}
+
+GATE_MOVES: dict[str, dict[GateState, GateState]] = {
+    "approve": {GateState.OPEN: GateState.APPROVED},
+    "reject": {GateState.OPEN: GateState.REJECTED},
+    "expire": {GateState.OPEN: GateState.EXPIRED},
+    "cancel": {GateState.OPEN: GateState.CANCELLED},
+}
+
+DEAD_LETTER_MOVES: dict[str, dict[DeadLetterState, DeadLetterState]] = {
+    "acknowledge": {DeadLetterState.OPEN: DeadLetterState.ACKNOWLEDGED},
+    "redrive": {state: DeadLetterState.REDRIVEN for state in OPEN_DEAD_LETTER},
+    "discard": {state: DeadLetterState.DISCARDED for state in OPEN_DEAD_LETTER},
+    "resolve": {state: DeadLetterState.RESOLVED for state in OPEN_DEAD_LETTER},
+}
+
+# Verbs of people on runs: the states they accept, and the states in which they change nothing and say so.
+RUN_VERBS: dict[str, frozenset[RunStatus]] = {
+    "pause": frozenset(
+        {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.BLOCKED}
+    ),
+    "resume": frozenset({RunStatus.PAUSING, RunStatus.PAUSED}),
+    "cancel": frozenset(RunStatus) - TERMINAL_RUN,
+}
+RUN_NO_OPS: dict[str, frozenset[RunStatus]] = {
+    "cancel": frozenset({RunStatus.CANCELLED})
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageFact:
+    """What deriving a run's status needs to know of one stage."""
+
+    state: StageState
+    run_next_if_failed: bool
+
+
+def derive_run_status(
+    stages: Iterable[StageFact], *, started: bool, paused: bool
+) -> RunStatus:
+    """The status that the stages imply, for a run that is neither cancelled nor past its deadline.
+
+    Order while not terminal: pausing/paused > blocked > running > waiting > queued. A run ends, also from pausing and
+    paused, when nothing is active, ready, scheduled, waiting or to be reconciled; stages behind a failure stay pending.
+    """
+    states = {fact.state for fact in stages}
+    unfinished = states - TERMINAL_STAGE - {S.PENDING}
+    if not unfinished:
+        good = all(
+            fact.state in SATISFIED_STAGE
+            or (fact.state == S.FAILED and fact.run_next_if_failed)
+            for fact in stages
+        )
+        return RunStatus.COMPLETED if good else RunStatus.FAILED
+    active = bool(states & ACTIVE_STAGE)
+    if paused:
+        return RunStatus.PAUSING if active else RunStatus.PAUSED
+    if S.NEEDS_RECONCILIATION in states:
+        return RunStatus.BLOCKED
+    if active or (started and S.READY in states):
+        return RunStatus.RUNNING
+    if S.READY in states:
+        return RunStatus.QUEUED
+    return RunStatus.WAITING
