@@ -7,9 +7,12 @@ import sys
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    from config.command_line import prepare
+
+    arguments = prepare(sys.argv)
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    execute_from_command_line(arguments)
 
 
 if __name__ == "__main__":

@@ -1,64 +1,309 @@
-"""Reads the environment variables once and turns them into typed settings."""
+"""Reads the environment variables once and turns them into typed settings.
+
+`VARIABLES` is the one list of what an operator may set; docs/reference/settings.md is written from it and the system
+checks compare the real environment with it. A value that cannot be used never raises here: the default takes its place
+and a sentence in `Environment.problems` says so, so that `manage.py check` and `manage.py up` can report all of them.
+"""
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from config import embedded, secret_files
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
+class Variable:
+    """One environment variable: `default` and `help` as documentation shows them, limits for whole numbers."""
+
+    name: str
+    default: str
+    help: str
+    minimum: int | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+    group: str = "console"
+
+
+VARIABLES = (
+    Variable(
+        "DATABASE_URL",
+        "",
+        "`postgres://user:password@host:port/name`. Empty: the embedded PostgreSQL in `RECOURSE_DATA`.",
+    ),
+    Variable(
+        "CELERY_BROKER_URL",
+        "",
+        "`redis://…` or `amqp://…`. Empty: a file system broker in `RECOURSE_DATA`, for one host.",
+    ),
+    Variable("SECRET_KEY", "", "Signs sessions. Empty: made once and kept in `RECOURSE_DATA/SECRET_KEY`."),
+    Variable(
+        "RECOURSE_ENCRYPTION_KEY",
+        "",
+        "Encrypts the keyring and sensitive context values (a Fernet key). Empty: made once and kept in "
+        "`RECOURSE_DATA/RECOURSE_ENCRYPTION_KEY`.",
+    ),
+    Variable(
+        "RECOURSE_ENV",
+        "development",
+        "`production` demands secure cookies and refuses unsafe settings.",
+        choices=("development", "production"),
+    ),
+    Variable(
+        "RECOURSE_DATA", "var", "The data directory: embedded database, broker files, generated secrets. `--data` wins."
+    ),
+    Variable("RECOURSE_DEBUG", "0", "Django's debug pages. Never in production.", choices=("0", "1")),
+    Variable("RECOURSE_HOST", "127.0.0.1", "The address on which `up` listens."),
+    Variable(
+        "RECOURSE_ALLOWED_HOSTS", "*", "Host names that are answered, separated by commas. Must be named in production."
+    ),
+    Variable(
+        "RECOURSE_TRUSTED_ORIGINS",
+        "",
+        "Origins that forms may come from behind a proxy, for example `https://console.example.org`.",
+    ),
+    Variable(
+        "RECOURSE_TRUST_PROXY",
+        "0",
+        "Believe `X-Forwarded-Proto`. Only behind a proxy that sets it itself.",
+        choices=("0", "1"),
+    ),
+    Variable("RECOURSE_LEASE_SECONDS", "60", "How long a worker owns an attempt without renewing.", 3, 3600),
+    Variable(
+        "RECOURSE_RENEW_SECONDS",
+        "",
+        "How often a worker renews. Empty: a third of the lease, which is also the most.",
+        1,
+        1200,
+    ),
+    Variable(
+        "RECOURSE_VISIBILITY_SECONDS",
+        "30",
+        "How long a job may stay handed out without its lease being acquired.",
+        1,
+        3600,
+    ),
+    Variable(
+        "RECOURSE_WAITING_PULLS",
+        "8",
+        "Pulls that may wait at once in one web process. Below `RECOURSE_WEB_THREADS`.",
+        0,
+        1000,
+    ),
+    Variable("RECOURSE_HANDLERS", "", "Modules with Python handlers for the Celery executor, separated by commas."),
+    Variable("RECOURSE_WEB_PROCESSES", "2", "Web server processes.", 1, 64),
+    Variable("RECOURSE_WEB_THREADS", "16", "Threads of one web process.", 2, 1000),
+    Variable("RECOURSE_DATABASE_POOL", "16", "Database connections that one web process may hold at once.", 2, 1000),
+    Variable(
+        "RECOURSE_LOG_LEVEL", "INFO", "The least level that is logged.", choices=("DEBUG", "INFO", "WARNING", "ERROR")
+    ),
+    Variable("RECOURSE_LOG_FORMAT", "text", "`text` for people, `json` for collectors.", choices=("text", "json")),
+    Variable(
+        "RECOURSE_PROCESS",
+        "command",
+        "What this process is; `up` sets it.",
+        choices=("command", "web", "worker", "beat"),
+        group="internal",
+    ),
+    Variable("RECOURSE_URL", "", "Address of the console, for the client and worker library.", group="client"),
+    Variable("RECOURSE_API_KEY", "", "An application's key, for the client and worker library.", group="client"),
+    Variable("RECOURSE_TOKEN", "", "A person's token, for the client library and command line.", group="client"),
+    Variable("RECOURSE_WORKSPACE", "", "The workspace that the command line acts in.", group="client"),
+    Variable("RECOURSE_PROFILE", "", "The profile that the command line reads.", group="client"),
+    Variable(
+        "RECOURSE_TEST_SERVER_URL",
+        "postgres://postgres@127.0.0.1:5432/postgres",
+        "A PostgreSQL server for the second pass of the tests.",
+        group="tests",
+    ),
+    Variable("RECOURSE_TEST_REDIS_URL", "redis://127.0.0.1:6379/9", "A Redis server for the tests.", group="tests"),
+    Variable(
+        "RECOURSE_TEST_RABBITMQ_URL",
+        "amqp://guest:guest@127.0.0.1:5672//",
+        "A RabbitMQ server for the tests.",
+        group="tests",
+    ),
+    Variable(
+        "RECOURSE_REQUIRE_SERVICES",
+        "0",
+        "`1`: a service that does not answer fails the tests instead of skipping them.",
+        choices=("0", "1"),
+        group="tests",
+    ),
+)
+BY_NAME = {variable.name: variable for variable in VARIABLES}
+
+
+@dataclass(frozen=True)
 class Environment:
-    """What the operator set, with defaults filled in. Seconds are whole seconds."""
+    """What the operator set, with defaults filled in. Seconds are whole seconds.
+
+    `problems` are sentences about values that were not usable, `unknown` about names that look like ours and are not.
+    """
 
     base_dir: Path
     data_dir: Path
+    name: str
+    process: str
     debug: bool
     secret_key: str
+    encryption_key: str
+    host: str
     allowed_hosts: list[str]
+    trusted_origins: list[str]
+    trust_proxy: bool
     database: dict[str, Any]
+    embedded: bool
+    broker_url: str
     lease_seconds: int
     renew_seconds: int
     visibility_seconds: int
     waiting_pulls: int
+    web_processes: int
+    web_threads: int
     handlers: list[str]
+    log_level: str
+    log_format: str
+    problems: tuple[str, ...] = field(default=())
+    unknown: tuple[str, ...] = field(default=())
+
+    @property
+    def production(self) -> bool:
+        return self.name == "production"
 
     @classmethod
     def from_os(cls, values: Mapping[str, str] = os.environ) -> Environment:
-        data_dir = Path(values.get("RECOURSE_DATA", BASE_DIR / "var")).absolute()
-        lease = int(values.get("RECOURSE_LEASE_SECONDS", "60"))
+        """Read everything once. Touches the disk only to make a data directory's secrets when none are given."""
+        problems: list[str] = []
+        read = _Reader(values, problems)
+        data_dir = Path(read.text("RECOURSE_DATA") if values.get("RECOURSE_DATA") else BASE_DIR / "var").absolute()
+        lease = read.number("RECOURSE_LEASE_SECONDS")
+        process = read.choice("RECOURSE_PROCESS")
+        pool = read.number("RECOURSE_DATABASE_POOL") if process == "web" else 0
         return cls(
             base_dir=BASE_DIR,
             data_dir=data_dir,
-            debug=values.get("RECOURSE_DEBUG", "") == "1",
-            secret_key=values.get("SECRET_KEY", "insecure-development-key"),
-            allowed_hosts=_words(values.get("RECOURSE_ALLOWED_HOSTS", "*")),
-            database=_database(values.get("DATABASE_URL", "")),
+            name=read.choice("RECOURSE_ENV"),
+            process=process,
+            debug=read.choice("RECOURSE_DEBUG") == "1",
+            secret_key=read.text("SECRET_KEY") or secret_files.secret_key(data_dir, problems),
+            encryption_key=read.text("RECOURSE_ENCRYPTION_KEY") or secret_files.encryption_key(data_dir, problems),
+            host=read.text("RECOURSE_HOST"),
+            allowed_hosts=_words(read.text("RECOURSE_ALLOWED_HOSTS")),
+            trusted_origins=_words(read.text("RECOURSE_TRUSTED_ORIGINS")),
+            trust_proxy=read.choice("RECOURSE_TRUST_PROXY") == "1",
+            database=_database(values.get("DATABASE_URL", ""), data_dir, pool, problems),
+            embedded=not values.get("DATABASE_URL"),
+            broker_url=read.text("CELERY_BROKER_URL") or "filesystem://",
             lease_seconds=lease,
-            renew_seconds=int(values.get("RECOURSE_RENEW_SECONDS", str(max(1, lease // 3)))),
-            visibility_seconds=int(values.get("RECOURSE_VISIBILITY_SECONDS", "30")),
-            waiting_pulls=int(values.get("RECOURSE_WAITING_PULLS", "8")),
-            handlers=_words(values.get("RECOURSE_HANDLERS", "")),
+            renew_seconds=read.number("RECOURSE_RENEW_SECONDS", default=max(1, lease // 3)),
+            visibility_seconds=read.number("RECOURSE_VISIBILITY_SECONDS"),
+            waiting_pulls=read.number("RECOURSE_WAITING_PULLS"),
+            web_processes=read.number("RECOURSE_WEB_PROCESSES"),
+            web_threads=read.number("RECOURSE_WEB_THREADS"),
+            handlers=_words(read.text("RECOURSE_HANDLERS")),
+            log_level=read.choice("RECOURSE_LOG_LEVEL"),
+            log_format=read.choice("RECOURSE_LOG_FORMAT"),
+            unknown=tuple(_unknown(values)),
+            problems=tuple(problems),
         )
+
+
+class _Reader:
+    """Reads single values; what cannot be used becomes the default and a sentence in `problems`."""
+
+    def __init__(self, values: Mapping[str, str], problems: list[str]) -> None:
+        self.values = values
+        self.problems = problems
+
+    def text(self, name: str) -> str:
+        return self.values.get(name, BY_NAME[name].default).strip()
+
+    def choice(self, name: str) -> str:
+        variable = BY_NAME[name]
+        text = self.text(name) or variable.default
+        if text in variable.choices:
+            return text
+        self.problems.append(f"{name} is {text!r}; it must be one of: {', '.join(variable.choices)}.")
+        return variable.default
+
+    def number(self, name: str, default: int | None = None) -> int:
+        variable = BY_NAME[name]
+        fallback = int(variable.default) if default is None else default
+        text = self.values.get(name, "").strip()
+        if not text:
+            return fallback
+        limits = f"a whole number from {variable.minimum} to {variable.maximum}"
+        try:
+            number = int(text)
+        except ValueError:
+            self.problems.append(f"{name} is {text!r}; it must be {limits}.")
+            return fallback
+        if variable.minimum is not None and variable.maximum is not None:
+            if not variable.minimum <= number <= variable.maximum:
+                self.problems.append(f"{name} is {number}; it must be {limits}.")
+                return fallback
+        return number
 
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _database(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    return {
+def _unknown(values: Mapping[str, str]) -> list[str]:
+    sentences = []
+    for name in sorted(values):
+        if not name.startswith("RECOURSE_") or name in BY_NAME:
+            continue
+        near = difflib.get_close_matches(name, BY_NAME, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        sentences.append(f"{name} is set, but there is no such setting.{hint}")
+    return sentences
+
+
+def _database(url: str, data_dir: Path, pool: int, problems: list[str]) -> dict[str, Any]:
+    # A pool belongs to the long-lived threads of a web process. Workers fork, and a pool does not survive that: they and
+    # the commands keep one connection each.
+    options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": pool, "timeout": 10}} if pool else {}
+    common = {
         "ENGINE": "django.db.backends.postgresql",
+        "CONN_MAX_AGE": 0 if pool else 600,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": options,
+    }
+    inside = common | {
+        "NAME": embedded.DATABASE,
+        "USER": embedded.USER,
+        "HOST": str(embedded.socket_directory(data_dir)),
+        "PORT": embedded.PORT,
+    }
+    if not url:
+        return inside
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        problems.append("DATABASE_URL cannot be read; it must look like postgres://user:password@host:port/name.")
+        return inside
+    if parts.scheme not in ("postgres", "postgresql") or not parts.path.strip("/"):
+        problems.append(
+            f"DATABASE_URL begins with {parts.scheme!r}; it must look like postgres://user:password@host:port/name. "
+            "No other database is supported."
+        )
+        return inside
+    options.update(parse_qsl(parts.query))
+    return common | {
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
-        "HOST": unquote(parts.hostname or ""),
-        "PORT": parts.port or "",
-        "OPTIONS": {"pool": {"min_size": 0, "max_size": 32}},
+        "HOST": unquote(parts.hostname or options.pop("host", "")),
+        "PORT": port or "",
     }

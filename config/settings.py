@@ -1,5 +1,6 @@
-"""Django settings. Every value that an operator may set comes from the environment and is described in docs/reference/settings.md."""
+"""Django settings. What an operator may set comes from the environment and is described in docs/reference/settings.md."""
 
+from config import log_lines
 from config.environment import Environment
 
 env = Environment.from_os()
@@ -9,6 +10,7 @@ DATA_DIR = env.data_dir
 DEBUG = env.debug
 SECRET_KEY = env.secret_key
 ALLOWED_HOSTS = env.allowed_hosts
+CSRF_TRUSTED_ORIGINS = env.trusted_origins
 
 INSTALLED_APPS = [
     "django.contrib.admin",
@@ -30,7 +32,9 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "config.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "config.security.ContentSecurityPolicyMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -65,12 +69,34 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
+
+# Files are served from where they lie: there is no build and no collecting before a start.
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-STATIC_ROOT = DATA_DIR / "staticfiles"
+STATIC_ROOT = None
+WHITENOISE_USE_FINDERS = True
+
+SESSION_ENGINE = "django.contrib.sessions.backends.db"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.production
+CSRF_COOKIE_SAMESITE = "Lax"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.trust_proxy else None
+X_FRAME_OPTIONS = "DENY"
+
+# The widest body of any route; routes with a smaller limit of their own refuse earlier.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024
+
+LOGGING_CONFIG = None
+log_lines.configure(level=env.log_level, form=env.log_format)
+
+CELERY_BROKER_URL = env.broker_url
 
 RECOURSE_LEASE_SECONDS = env.lease_seconds
 RECOURSE_RENEW_SECONDS = env.renew_seconds
 RECOURSE_VISIBILITY_SECONDS = env.visibility_seconds
 RECOURSE_WAITING_PULLS = env.waiting_pulls
 RECOURSE_HANDLERS = env.handlers
+RECOURSE_ENCRYPTION_KEY = env.encryption_key

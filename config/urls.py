@@ -3,6 +3,11 @@
 from django.contrib import admin
 from django.urls import path
 
+from config import health
+
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("metrics", health.metrics_text),
 ]

@@ -1,0 +1,52 @@
+# Needs Python 3.11 or newer and make; no compiler, no Node, no database. Everything lives in .venv and var/.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --disable-pip-version-check --quiet --require-hashes --only-binary :all:
+TEST_SERVER := $(or $(RECOURSE_TEST_SERVER_URL),postgres://postgres@127.0.0.1:5432/postgres)
+
+.PHONY: up install test prove lint bench lock
+
+up: install
+	exec $(PY) manage.py up $(ARGS)
+
+install: $(VENV)/.runtime
+
+# Every test once on the embedded PostgreSQL; those that speak to the database again on a server, when one answers.
+test: lint
+	$(PY) -m pytest -n 2 $(ARGS)
+	$(PY) -m tests.second_pass $(ARGS)
+
+prove: $(VENV)/.development
+	$(PY) -m pytest -m prove $(ARGS)
+
+lint: $(VENV)/.development
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.development
+	$(PY) bench/web_server.py
+	$(PY) bench/idle_memory.py
+
+# After a change of pyproject.toml; the lock files name no index and no path.
+lock:
+	$(PY) -m uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --custom-compile-command "make lock" --quiet -o requirements.lock
+	$(PY) -m uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --custom-compile-command "make lock" --quiet -c requirements.lock -o requirements-dev.lock
+
+$(PY):
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+
+# The project and its SDK are importable from where they lie: paths relative to site-packages, so that the tree may move.
+$(VENV)/.runtime: requirements.lock | $(PY)
+	$(PIP) -r requirements.lock
+	printf '../../../..\n../../../../sdk\n' > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/recourse-console.pth"
+	touch $@
+
+$(VENV)/.development: requirements-dev.lock $(VENV)/.runtime
+	$(PIP) -r requirements-dev.lock
+	touch $@

@@ -1,0 +1,75 @@
+"""Health routes: alive, ready, metrics. For supervisors, load balancers and Prometheus; no log-in, nothing secret in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from config import metrics
+
+BROKER_SECONDS = 2.0
+
+
+@require_safe
+def healthz(request: HttpRequest) -> HttpResponse:
+    """200 as long as this process answers, whatever else is down."""
+    return JsonResponse({"status": "alive"})
+
+
+@require_safe
+def readyz(request: HttpRequest) -> HttpResponse:
+    """200 when the database, its migrations and the broker are there; else 503, naming what is not and why."""
+    checks = {name: _outcome(check) for name, check in CHECKS.items()}
+    ready = all(outcome == "ok" for outcome in checks.values())
+    return JsonResponse({"status": "ready" if ready else "not ready", "checks": checks}, status=200 if ready else 503)
+
+
+@require_safe
+def metrics_text(request: HttpRequest) -> HttpResponse:
+    """Everything that is counted, in Prometheus' text form."""
+    return HttpResponse(metrics.render(), content_type=CONTENT_TYPE_LATEST)
+
+
+class NotReady(Exception):
+    """A part that the console needs is missing; the message is public."""
+
+
+def _database() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def _migrations() -> None:
+    executor = MigrationExecutor(connection)
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if missing:
+        raise NotReady(f"{len(missing)} not applied, the first is {missing[0][0]}")
+
+
+def _broker() -> None:
+    from config.celery import app
+
+    if settings.CELERY_BROKER_URL.startswith(("filesystem:", "memory:")):
+        return
+    with app.connection_for_write(connect_timeout=BROKER_SECONDS) as broker:
+        broker.ensure_connection(max_retries=1, interval_start=0, timeout=BROKER_SECONDS)
+
+
+CHECKS: dict[str, Callable[[], None]] = {"database": _database, "migrations": _migrations, "broker": _broker}
+
+
+def _outcome(check: Callable[[], None]) -> str:
+    try:
+        check()
+    except NotReady as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises, the answer is "not ready"
+        # The class alone: a driver's message may hold addresses and user names.
+        return type(error).__name__
+    return "ok"

@@ -1,0 +1,80 @@
+"""The `clock` fixture: time that tests move forward by hand.
+
+All SQL reads time through `recourse_now()`, which adds the session setting `recourse.clock_shift`. The clock puts that
+setting on every Django connection of this process, open ones and those to come, whichever thread or pool they belong to,
+before their next statement.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from psycopg.pq import TransactionStatus
+
+SET_SHIFT = "SELECT set_config('recourse.clock_shift', %s, false)"
+
+
+class Clock:
+    """Moves the time that the database tells to this process."""
+
+    def __init__(self) -> None:
+        self.shift = timedelta()
+        # What each server session is known to keep even when its current transaction is rolled back.
+        self._kept: weakref.WeakKeyDictionary[Any, timedelta] = weakref.WeakKeyDictionary()
+        self._wrapped: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
+
+    def advance(self, seconds: float = 0, **parts: float) -> None:
+        """Let time pass: `advance(30)`, `advance(hours=2)`. Never backwards."""
+        step = timedelta(seconds=seconds, **parts)
+        assert step >= timedelta(), "time does not run backwards"
+        self.shift += step
+
+    def now(self) -> datetime:
+        """The time as the database tells it."""
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT recourse_now()")
+            return cursor.fetchone()[0]
+
+    def attach(self, connection: BaseDatabaseWrapper, **_: object) -> None:
+        """Have `connection` follow this clock for as long as it lives."""
+        if connection.vendor != "postgresql" or connection in self._wrapped:
+            return
+        self._wrapped.add(connection)
+        own = weakref.ref(connection)
+
+        def execute(run: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+            self._apply(own().connection)  # type: ignore[union-attr]
+            return run(sql, params, many, context)
+
+        connection.execute_wrappers.append(execute)
+
+    def _apply(self, session: Any) -> None:
+        status = session.info.transaction_status
+        if self._kept.get(session, timedelta()) == self.shift or status == TransactionStatus.INERROR:
+            return
+        # Straight through the driver: counts of Django's queries must not see it.
+        with session.cursor() as cursor:
+            cursor.execute(SET_SHIFT, [f"{self.shift.total_seconds()} seconds"])
+        # Set inside a transaction it may be undone with it, so it is not relied upon.
+        outside = status == TransactionStatus.IDLE and session.autocommit
+        self._kept[session] = self.shift if outside else timedelta.min
+
+
+CLOCK = Clock()
+connection_created.connect(CLOCK.attach)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """A clock that stands at the present, and is put back afterwards."""
+    for connection in connections.all(initialized_only=True):
+        CLOCK.attach(connection)
+    yield CLOCK
+    CLOCK.shift = timedelta()

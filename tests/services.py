@@ -1,0 +1,41 @@
+"""Services that some tests need. One that does not answer skips them with the reason, or fails them where CI demands it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from config.environment import BY_NAME
+
+
+def service_url(variable: str) -> str:
+    """The address of a service, if something listens there; else the test is skipped (or fails, see the module)."""
+    url = os.environ.get(variable) or BY_NAME[variable].default
+    parts = urlsplit(url)
+    try:
+        socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 0), timeout=2).close()
+    except OSError as error:
+        reason = f"nothing answers at {parts.hostname}:{parts.port} ({variable}): {error}"
+        if os.environ.get("RECOURSE_REQUIRE_SERVICES") == "1":
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    return url
+
+
+@pytest.fixture
+def redis_url() -> str:
+    return service_url("RECOURSE_TEST_REDIS_URL")
+
+
+@pytest.fixture
+def rabbitmq_url() -> str:
+    return service_url("RECOURSE_TEST_RABBITMQ_URL")
+
+
+@pytest.fixture
+def server_url() -> str:
+    """A PostgreSQL server that is not the embedded one."""
+    return service_url("RECOURSE_TEST_SERVER_URL")
