@@ -1,0 +1,81 @@
+"""Context items: business identifiers that travel with a run. Sensitive values are encrypted at rest and never shown.
+
+Serves P89: the next operator can follow the evidence.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from cryptography.fernet import Fernet
+from django.conf import settings
+
+from pipelines.sql import execute, query, recordset
+
+REDACTED = "[REDACTED]"
+
+
+def rows(run_id: uuid.UUID, items: Sequence[Mapping[str, Any]], attempt: uuid.UUID | None) -> list[dict[str, Any]]:
+    """Items `{key, value, is_sensitive}` as rows ready for `save`."""
+    return [
+        {
+            "run_id": run_id,
+            "key": item["key"],
+            "value": "" if item.get("is_sensitive") else item["value"],
+            "is_sensitive": bool(item.get("is_sensitive")),
+            "secret": _fernet().encrypt(item["value"].encode()).hex() if item.get("is_sensitive") else None,
+            "attempt": attempt,
+        }
+        for item in items
+    ]
+
+
+def save(items: Sequence[Mapping[str, Any]]) -> None:
+    """Adds or replaces items; the latest value of a key wins. Non-sensitive values become searchable."""
+    if not items:
+        return
+    latest = {(item["run_id"], item["key"]): item for item in items}
+    execute(
+        "INSERT INTO pipelines_contextitem (run_id, key, value, is_sensitive, secret, attempt, at)"
+        " SELECT run_id, key, value, is_sensitive, decode(secret, 'hex'), attempt, recourse_now()"
+        " FROM json_to_recordset(%s::json) AS r(run_id uuid, key text, value text, is_sensitive boolean, secret text,"
+        " attempt uuid) ON CONFLICT (run_id, key) DO UPDATE SET value = excluded.value, secret = excluded.secret,"
+        " is_sensitive = excluded.is_sensitive, attempt = excluded.attempt, at = excluded.at",
+        [recordset(list(latest.values()))],
+    )
+
+
+def index(run_ids: Collection[uuid.UUID]) -> None:
+    """Writes the search words of these runs anew: name, keywords, non-sensitive context; sensitive values never."""
+    if not run_ids:
+        return
+    execute(
+        "INSERT INTO pipelines_runsearch (run_id, words)"
+        " SELECT r.id, to_tsvector('simple', translate(concat_ws(' ', r.name,"
+        " (SELECT string_agg((k ->> 'key') || ' ' || (k ->> 'value'), ' ') FROM jsonb_array_elements(r.keywords) k),"
+        " (SELECT string_agg(c.key || ' ' || c.value, ' ') FROM pipelines_contextitem c"
+        " WHERE c.run_id = r.id AND NOT c.is_sensitive)), '-_/:.@', '      '))"
+        " FROM pipelines_run r WHERE r.id = ANY(%s) ORDER BY r.id"
+        " ON CONFLICT (run_id) DO UPDATE SET words = excluded.words",
+        [list(run_ids)],
+    )
+
+
+def for_jobs(run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[dict[str, Any]]]:
+    """The items of each run as workers get them: with their true values."""
+    found: dict[uuid.UUID, list[dict[str, Any]]] = {}
+    for run_id, key, value, is_sensitive, secret in query(
+        "SELECT run_id, key, value, is_sensitive, secret FROM pipelines_contextitem WHERE run_id = ANY(%s) ORDER BY id",
+        [list(run_ids)],
+    ):
+        true_value = _fernet().decrypt(bytes(secret)).decode() if is_sensitive else value
+        found.setdefault(run_id, []).append({"key": key, "value": true_value, "isSensitive": is_sensitive})
+    return found
+
+
+@lru_cache(maxsize=1)
+def _fernet() -> Fernet:
+    return Fernet(settings.RECOURSE_ENCRYPTION_KEY)

@@ -1,0 +1,440 @@
+"""How stages reach workers: claim, acquire, renew, release. Each works on a batch in a fixed number of statements.
+
+The fence is attempt id + number + the session that holds the lease; a worker's name proves nothing. Only the database's
+clock counts. Guarantees: at most one active attempt per stage (I2), numbers that only rise (I1), at most one live lease
+per attempt (I3). Claims take stage and run rows with SKIP LOCKED: they never wait, never deadlock, and pass over what
+others are changing. Serves P48–P51, P57, P60, F08, F09, F13, F21, F22.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from pipelines import context, policies
+from pipelines.ids import new_id
+from pipelines.moves import STAGE_COLUMNS, Moves, StageRow, event_row, insert_events, read_stage
+from pipelines.retries import Target
+from pipelines.sql import query, recordset
+from pipelines.states import RunStatus, StageState
+from pipelines.wake import Queue
+
+CANDIDATES_PER_JOB = 4  # how far a claim looks past what it wants, so that claims side by side find something each
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The worker session on whose behalf a call is made. Without an application it is the console's executor."""
+
+    session_id: uuid.UUID
+    application_id: uuid.UUID | None
+    environment_id: uuid.UUID | None
+    worker: str
+    draining: bool = False
+
+    def commands(self) -> list[dict[str, Any]]:
+        return [{"command": "drain"}] if self.draining else []
+
+
+@dataclass(slots=True)
+class Lease:
+    """The answer about one lease, in the words of the wire."""
+
+    stage_id: uuid.UUID
+    execution_id: uuid.UUID
+    acquired: bool
+    attempt: int | None = None
+    expires_at: datetime | None = None
+    reason: str | None = None
+    commands: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Job:
+    """A stage handed to a worker. `dependencies` maps stage names to JSON texts."""
+
+    stage: StageRow
+    attempt_id: uuid.UUID
+    number: int
+    run_id: uuid.UUID
+    run_name: str
+    input: str | None
+    request_digest: str
+    dependencies: dict[str, str | None]
+    context_items: list[dict[str, Any]]
+    timeout_seconds: float | None
+    deadline_at: datetime | None
+    traceparent: str
+    lease: Lease | None
+
+    @property
+    def idempotency_key(self) -> str:
+        """Stable over all attempts of the stage in one epoch: what a handler gives to an outside system."""
+        return f"{self.stage.id}:{self.stage.epoch}"
+
+
+def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool) -> list[Job]:
+    """Hands out up to `limit` ready or due stages of these queues, oldest first.
+
+    ready, retry_scheduled → dispatched, and with `acquire` on to running. Nothing of a paused or ended run is handed
+    out, nothing to a session that drains. May return fewer than there are while others claim; `next_due` tells.
+    """
+    if not queues or holder.draining:
+        return []
+    with transaction.atomic():
+        picked = query(
+            f"""
+            WITH heads AS MATERIALIZED (
+                SELECT head.id, head.available_at
+                FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
+                    AS queue(application_id, environment_id, handler)
+                CROSS JOIN LATERAL (
+                    SELECT id, available_at FROM pipelines_stage
+                    WHERE application_id = queue.application_id AND environment_id = queue.environment_id
+                        AND handler = queue.handler AND state IN ('ready', 'retry_scheduled') AND NOT held
+                        AND available_at <= recourse_now()
+                    ORDER BY available_at, id LIMIT %(reach)s
+                ) head
+                ORDER BY head.available_at, head.id LIMIT %(reach)s
+            )
+            SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
+                s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, recourse_now()
+            FROM heads
+            JOIN pipelines_stage s ON s.id = heads.id
+            JOIN pipelines_run r ON r.id = s.run_id
+            JOIN pipelines_environment e ON e.id = r.environment_id
+            LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
+            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT s.held AND s.available_at <= recourse_now()
+                AND NOT r.paused AND r.status NOT IN ('completed', 'failed', 'cancelled')
+                AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
+                AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
+            ORDER BY heads.available_at, heads.id
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE OF s, r SKIP LOCKED
+            """,
+            {
+                "applications": [queue.application_id for queue in queues],
+                "environments": [queue.environment_id for queue in queues],
+                "handlers": [queue.handler for queue in queues],
+                "reach": limit * CANDIDATES_PER_JOB,
+                "limit": limit,
+                "session": holder.session_id,
+            },
+        )
+        if not picked:
+            return []
+        jobs = _jobs(picked, acquire)
+        _write_claim(holder, jobs, picked[0][-1], acquire)
+    return jobs
+
+
+def next_due(queues: Sequence[Queue]) -> float | None:
+    """Seconds until the queues' next stage is due; 0 or less when one is due now, None when none is in sight."""
+    if not queues:
+        return None
+    return query(
+        """
+        SELECT extract(epoch FROM min(head.available_at) - recourse_now())::float
+        FROM unnest(%s::uuid[], %s::uuid[], %s::text[]) AS queue(application_id, environment_id, handler)
+        CROSS JOIN LATERAL (
+            SELECT available_at FROM pipelines_stage
+            WHERE application_id = queue.application_id AND environment_id = queue.environment_id
+                AND handler = queue.handler AND state IN ('ready', 'retry_scheduled') AND NOT held
+            ORDER BY available_at, id LIMIT 1
+        ) head
+        """,
+        [
+            [queue.application_id for queue in queues],
+            [queue.environment_id for queue in queues],
+            [queue.handler for queue in queues],
+        ],
+    )[0][0]
+
+
+def acquire(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> Lease | None:
+    """Takes the lease of a dispatched attempt: dispatched → running. None when the holder's application has no such one.
+
+    Asked again by the session that holds it: acquired. Everybody else is told why not. Serves P4, P50.
+    """
+    with transaction.atomic():
+        found = query("SELECT run_id FROM pipelines_attempt WHERE id = %s AND stage_id = %s", [execution_id, stage_id])
+        moves = Moves.lock([found[0][0]] if found else [])
+        run = next(iter(moves.runs.values()), None)
+        if run is None or not may_touch(holder, run.application_id, run.environment_id):
+            return None
+        attempt = moves.attempts("id = %s", execution_id)[0]
+        stage = moves.stages[stage_id]
+        lease = Lease(stage_id, execution_id, False, attempt.number, commands=holder.commands())
+        if run.is_terminal:
+            lease.reason = "run_terminal"
+        elif attempt.state == "running":
+            if attempt.expires_at <= moves.now:
+                lease.reason = "lease_expired"
+            elif attempt.session_id == holder.session_id:
+                lease.acquired, lease.expires_at = True, attempt.expires_at
+            else:
+                lease.reason = "lease_held"
+        elif attempt.state != "dispatched":
+            if run.paused and attempt.state == "released":
+                lease.reason = "run_paused"
+            else:
+                lease.reason = "stale_execution" if stage.state in ("dispatched", "running") else "stage_not_active"
+        elif attempt.expires_at <= moves.now:
+            lease.reason = "lease_expired"
+        else:
+            lease.acquired = True
+            lease.expires_at = moves.now + timedelta(seconds=settings.RECOURSE_LEASE_SECONDS)
+            moves.acquire(attempt, stage, holder.session_id, holder.worker, lease.expires_at)
+            moves.settle()
+            moves.save()
+    return lease
+
+
+def renew(holder: Holder, wanted: Sequence[tuple[uuid.UUID, uuid.UUID]]) -> list[Lease]:
+    """Extends the leases (stage id, execution id) that the holder's session still has; tells why not for the others.
+
+    Never revives an expired lease. Rows that another transaction is changing keep their old end until the next call.
+    Commands say what the worker should do: cancel what it lost, release what is paused.
+    """
+    if not wanted:
+        return []
+    ids = [execution_id for _, execution_id in wanted]
+    with transaction.atomic():
+        query(
+            """
+            WITH mine AS (
+                SELECT id FROM pipelines_attempt
+                WHERE id = ANY(%s) AND state = 'running' AND session_id = %s AND expires_at > recourse_now()
+                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+            )
+            UPDATE pipelines_attempt a SET expires_at = recourse_now() + make_interval(secs => %s)
+            FROM mine WHERE a.id = mine.id RETURNING a.id
+            """,
+            [ids, holder.session_id, settings.RECOURSE_LEASE_SECONDS],
+        )
+        known = {
+            row[0]: row[1:]
+            for row in query(
+                """
+                SELECT a.id, a.stage_id, a.number, a.state, a.session_id, a.expires_at, a.expires_at > recourse_now(),
+                    r.application_id, r.environment_id, r.status, r.paused, s.state
+                FROM pipelines_attempt a JOIN pipelines_run r ON r.id = a.run_id
+                JOIN pipelines_stage s ON s.id = a.stage_id WHERE a.id = ANY(%s)
+                """,
+                [ids],
+            )
+        }
+    return [_renewed(holder, stage_id, execution_id, known.get(execution_id)) for stage_id, execution_id in wanted]
+
+
+def release(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> str | None:
+    """Gives a running stage back (pause, drain): attempt released, stage ready, nothing counted.
+
+    Returns the stage's state; None when the holder's application has no such attempt. Refused with `stale_execution`
+    when the lease is not the holder's. The same again changes nothing.
+    """
+    from pipelines.errors import Refusal
+
+    with transaction.atomic():
+        found = query("SELECT run_id FROM pipelines_attempt WHERE id = %s AND stage_id = %s", [execution_id, stage_id])
+        moves = Moves.lock([found[0][0]] if found else [], actor=holder.worker)
+        run = next(iter(moves.runs.values()), None)
+        if run is None or not may_touch(holder, run.application_id, run.environment_id):
+            return None
+        attempt = moves.attempts("id = %s", execution_id)[0]
+        stage = moves.stages[stage_id]
+        if attempt.state == "released" and attempt.session_id == holder.session_id:
+            return stage.state
+        if attempt.state != "running" or attempt.session_id != holder.session_id or attempt.expires_at <= moves.now:
+            raise Refusal("stale_execution", "this session does not hold the lease of that attempt")
+        moves.attempt(attempt, "release", cause="released by its worker")
+        moves.stage(stage, "take_back", held=run.paused)
+        moves.settle()
+        moves.save()
+        return stage.state
+
+
+def may_touch(holder: Holder, application_id: uuid.UUID, environment_id: uuid.UUID) -> bool:
+    """Whether a session may write to a run: its own application and environment; the console's executor to any."""
+    return holder.application_id is None or (
+        holder.application_id == application_id and holder.environment_id == environment_id
+    )
+
+
+def _jobs(picked: Sequence[tuple[Any, ...]], acquire: bool) -> list[Job]:
+    width = len(STAGE_COLUMNS.split(","))
+    now = picked[0][-1]
+    stages = [read_stage(row[:width]) for row in picked]
+    outputs = _dependency_outputs(stages)
+    items = context.for_jobs({stage.run_id for stage in stages})
+    timeouts = policies.active("timeout", {row[width + 2] for row in picked})
+    lease_end = now + timedelta(seconds=settings.RECOURSE_LEASE_SECONDS)
+    jobs = []
+    for stage, row in zip(stages, picked, strict=True):
+        text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, _ = row[width:]
+        number, execution_id = stage.attempt_number + 1, new_id()
+        needed = outputs.get(stage.id, {})
+        policy = policies.winner(
+            timeouts.get(workspace_id, ()), Target(stage.name, stage.handler, pipeline or "", environment)
+        )
+        seconds = policy.rule.get("seconds") if policy else stage.options.get("timeout")
+        jobs.append(
+            Job(
+                stage=stage,
+                attempt_id=execution_id,
+                number=number,
+                run_id=stage.run_id,
+                run_name=run_name,
+                input=text,
+                request_digest=request_digest(stage, number, text, needed),
+                dependencies={name: body for name, (body, _) in needed.items()},
+                context_items=items.get(stage.run_id, []),
+                timeout_seconds=float(seconds) if seconds else None,
+                deadline_at=deadline_at,
+                traceparent=traceparent,
+                lease=Lease(stage.id, execution_id, True, number, lease_end) if acquire else None,
+            )
+        )
+    return jobs
+
+
+def request_digest(
+    stage: StageRow, number: int, text: str | None, dependencies: dict[str, tuple[str | None, str | None]]
+) -> str:
+    """SHA-256 over what is asked of an attempt: stage, input, the outputs it builds on, and the attempt itself (R19)."""
+    asked = {
+        "stage": str(stage.id),
+        "epoch": stage.epoch,
+        "attempt": number,
+        "input": None if text is None else sha256(text.encode()).hexdigest(),
+        "dependencies": {name: digest for name, (_, digest) in dependencies.items()},
+    }
+    return sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _dependency_outputs(stages: Sequence[StageRow]) -> dict[uuid.UUID, dict[str, tuple[str | None, str | None]]]:
+    wanted = [
+        {"stage_id": stage.id, "run_id": stage.run_id, "position": position}
+        for stage in stages
+        for position in stage.depends_on
+    ]
+    found: dict[uuid.UUID, dict[str, tuple[str | None, str | None]]] = {}
+    if wanted:
+        for stage_id, name, body, digest in query(
+            "SELECT w.stage_id, s.name, o.body, o.digest FROM json_to_recordset(%s::json) AS"
+            " w(stage_id uuid, run_id uuid, position int) JOIN pipelines_stage s ON s.run_id = w.run_id"
+            " AND s.position = w.position LEFT JOIN pipelines_stageoutput o ON o.id = s.output_id"
+            " ORDER BY w.stage_id, s.position",
+            [recordset(wanted)],
+        ):
+            found.setdefault(stage_id, {})[name] = (body, digest)
+    return found
+
+
+def _write_claim(holder: Holder, jobs: Sequence[Job], now: datetime, acquire: bool) -> None:
+    visible_until = now + timedelta(seconds=settings.RECOURSE_VISIBILITY_SECONDS)
+    attempts = [
+        {
+            "id": job.attempt_id,
+            "stage_id": job.stage.id,
+            "run_id": job.run_id,
+            "number": job.number,
+            "epoch": job.stage.epoch,
+            "request_digest": job.request_digest,
+            "expires_at": job.lease.expires_at if job.lease else visible_until,
+            "timeout_seconds": job.timeout_seconds,
+        }
+        for job in jobs
+    ]
+    to = StageState.RUNNING if acquire else StageState.DISPATCHED
+    started = query(
+        """
+        WITH item AS (
+            SELECT * FROM json_to_recordset(%(attempts)s::json) AS r(id uuid, stage_id uuid, run_id uuid, number int,
+                epoch int, request_digest text, expires_at timestamptz, timeout_seconds float)
+        ), attempt AS (
+            INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, session_id, worker,
+                request_digest, dispatched_at, started_at, expires_at, timeout_seconds, timeout_at, error_code,
+                error_message, traceback, result_digest, cause)
+            SELECT id, stage_id, run_id, number, epoch, %(state)s, %(session)s, %(worker)s, request_digest, %(now)s,
+                %(started)s::timestamptz, expires_at, timeout_seconds,
+                %(started)s::timestamptz + make_interval(secs => timeout_seconds), '', '', '', '', ''
+            FROM item
+        ), stage AS (
+            UPDATE pipelines_stage s SET state = %(state)s, attempt_number = item.number,
+                started_at = coalesce(s.started_at, %(started)s::timestamptz)
+            FROM item WHERE s.id = item.stage_id
+        )
+        UPDATE pipelines_run r SET updated_at = %(now)s, started_at = coalesce(r.started_at, %(now)s),
+            status = CASE WHEN r.status = 'blocked' THEN 'blocked' ELSE 'running' END
+        FROM (SELECT DISTINCT run_id FROM item) AS picked, pipelines_run old
+        WHERE r.id = picked.run_id AND old.id = r.id AND (r.status NOT IN ('running', 'blocked') OR r.started_at IS NULL)
+        RETURNING r.id, old.status, r.status
+        """,
+        {
+            "attempts": recordset(attempts),
+            "state": to,
+            "session": holder.session_id,
+            "worker": holder.worker,
+            "now": now,
+            "started": now if acquire else None,
+        },
+    )
+    events = [
+        event_row(run_id, f"run.{status}", origin, status) for run_id, origin, status in started if origin != status
+    ]
+    for job in jobs:
+        stage, data = job.stage, {"number": job.number, "worker": holder.worker}
+        events.append(
+            event_row(
+                job.run_id, "stage.dispatch", stage.state, StageState.DISPATCHED, stage.id, job.attempt_id, data=data
+            )
+        )
+        if acquire:
+            events.append(
+                event_row(
+                    job.run_id,
+                    "stage.acquire",
+                    StageState.DISPATCHED,
+                    StageState.RUNNING,
+                    stage.id,
+                    job.attempt_id,
+                    holder.worker,
+                    data=data,
+                )
+            )
+    insert_events(events)
+
+
+def _renewed(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID, row: tuple[Any, ...] | None) -> Lease:
+    lease = Lease(stage_id, execution_id, False, commands=holder.commands())
+    if row is None or row[0] != stage_id or not may_touch(holder, row[6], row[7]):
+        lease.reason = "stale_execution"
+        return lease
+    _, lease.attempt, state, session_id, expires_at, live, _, _, run_status, paused, stage_state = row
+    target = {"stageId": str(stage_id), "executionId": str(execution_id)}
+    if state == "running" and session_id == holder.session_id and live:
+        lease.acquired, lease.expires_at = True, expires_at
+        if paused:
+            lease.commands.append({"command": "pause", **target})
+        return lease
+    lease.commands.append({"command": "cancel", **target})
+    if run_status in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED):
+        lease.reason = "run_terminal"
+    elif session_id != holder.session_id:
+        lease.reason = "lease_not_owned"
+    elif state == "running":
+        lease.reason = "lease_expired"
+    elif stage_state in (StageState.DISPATCHED, StageState.RUNNING):
+        lease.reason = "stale_execution"
+    else:
+        lease.reason = "lease_expired" if state == "lost" else "stage_not_active"
+    return lease

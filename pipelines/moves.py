@@ -1,0 +1,611 @@
+"""The one way to change runs, stages, attempts and gates: locked, decided in memory, written set-based with its events.
+
+Lock order: run rows first, in id order; whoever writes a stage, attempt or gate holds its run's row. Claims and the
+sweeps take run rows with SKIP LOCKED, so they never wait and never deadlock with this.
+
+    with transaction.atomic():
+        moves = Moves.lock(run_ids, actor="dana")
+        moves.stage(stage, "skip", reason="not needed")
+        moves.settle()
+        moves.save()
+
+Guarantees I2, I4, I5, I6 together with the constraints and triggers of the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+
+from pipelines import wake
+from pipelines.ids import new_id
+from pipelines.sql import execute, query, recordset
+from pipelines.states import (
+    ACTIVE_STAGE,
+    ATTEMPT_MOVES,
+    GATE_MOVES,
+    SATISFIED_STAGE,
+    STAGE_MOVES,
+    TERMINAL_RUN,
+    TERMINAL_STAGE,
+    AttemptState,
+    GateState,
+    RunStatus,
+    StageFact,
+    StageState,
+    derive_run_status,
+)
+
+
+class IllegalMove(RuntimeError):
+    """A move that the tables do not have: a fault in the caller, which must check first."""
+
+
+@dataclass(slots=True, eq=False)
+class RunRow:
+    """A locked run."""
+
+    id: uuid.UUID
+    workspace_id: uuid.UUID
+    application_id: uuid.UUID
+    environment_id: uuid.UUID
+    pipeline_id: uuid.UUID | None
+    name: str
+    status: RunStatus
+    paused: bool
+    pause_reason: str
+    started_at: datetime | None
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    failure_code: str
+    failure_message: str
+    failure_stage: uuid.UUID | None
+    stages: list[StageRow] = field(default_factory=list)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL_RUN
+
+    @property
+    def is_final(self) -> bool:
+        """Terminal for good: neither retry nor skip reopens it (I8)."""
+        return self.status == RunStatus.CANCELLED or self.failure_code == "deadline_exceeded"
+
+
+@dataclass(slots=True, eq=False)
+class StageRow:
+    """A stage of a locked run; everything that a move may change, and what deciding needs."""
+
+    id: uuid.UUID
+    run_id: uuid.UUID
+    position: int
+    name: str
+    handler: str
+    depends_on: list[int]
+    run_next_if_failed: bool
+    effect_mode: str
+    approval: dict[str, Any] | None
+    options: dict[str, Any]
+    state: StageState
+    held: bool
+    available_at: datetime | None
+    epoch: int
+    attempt_number: int
+    retry_count: int
+    recovery_count: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    output_id: uuid.UUID | None
+    last_error_code: str
+    last_error_message: str
+    failure_disposition: str
+    stale: bool
+
+    @property
+    def max_recoveries(self) -> int:
+        value = self.options.get("max_recoveries")
+        return 3 if value is None else int(value)
+
+
+@dataclass(slots=True, eq=False)
+class AttemptRow:
+    """An attempt of a locked run."""
+
+    id: uuid.UUID
+    stage_id: uuid.UUID
+    run_id: uuid.UUID
+    number: int
+    epoch: int
+    state: AttemptState
+    session_id: uuid.UUID | None
+    worker: str
+    request_digest: str
+    expires_at: datetime
+    timeout_seconds: float | None
+    timeout_at: datetime | None
+    result_digest: str
+
+
+STAGE_COLUMNS = (
+    "id, run_id, position, name, handler, depends_on, run_next_if_failed, effect_mode, approval, options, state, held,"
+    " available_at, epoch, attempt_number, retry_count, recovery_count, started_at, finished_at, output_id,"
+    " last_error_code, last_error_message, failure_disposition, stale"
+)
+ATTEMPT_COLUMNS = (
+    "id, stage_id, run_id, number, epoch, state, session_id, worker, request_digest, expires_at, timeout_seconds,"
+    " timeout_at, result_digest"
+)
+
+
+def read_stage(row: Sequence[Any]) -> StageRow:
+    stage = StageRow(*row)
+    stage.approval = json.loads(stage.approval) if stage.approval else None  # type: ignore[arg-type]
+    stage.options = json.loads(stage.options)  # type: ignore[arg-type]
+    stage.state = StageState(stage.state)
+    return stage
+
+
+class Moves:
+    """Runs locked in this transaction, and the changes decided on them so far; `save` writes all at once."""
+
+    def __init__(self, now: datetime, runs: list[RunRow], actor: str) -> None:
+        self.now = now
+        self.actor = actor
+        self.runs = {run.id: run for run in runs}
+        self.stages = {stage.id: stage for run in runs for stage in run.stages}
+        self._dirty_runs: set[uuid.UUID] = set()
+        self._dirty_stages: set[uuid.UUID] = set()
+        self._ready: set[wake.Queue] = set()
+        self._events: list[dict[str, Any]] = []
+        self._attempts: list[dict[str, Any]] = []
+        self._outputs: list[dict[str, Any]] = []
+        self._gates: list[dict[str, Any]] = []
+        self._gate_ends: list[dict[str, Any]] = []
+        self._dead_letters: list[dict[str, Any]] = []
+        self._closed_letters: list[dict[str, Any]] = []
+
+    @classmethod
+    def lock(cls, run_ids: Iterable[uuid.UUID], *, actor: str = "", skip_locked: bool = False) -> Moves:
+        """Locks the runs in id order and loads their stages. With `skip_locked`, runs that others hold are left out."""
+        wanted = list(set(run_ids))
+        runs = [
+            RunRow(*row)
+            for row in query(
+                "SELECT id, workspace_id, application_id, environment_id, pipeline_id, name, status, paused,"
+                " pause_reason, started_at, finished_at, deadline_at, failure_code, failure_message, failure_stage"
+                " FROM pipelines_run WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
+                + (" SKIP LOCKED" if skip_locked else ""),
+                [wanted],
+            )
+        ]
+        by_id = {run.id: run for run in runs}
+        # a statement of its own, after the lock: its snapshot sees what the lock's last holder committed
+        rows = query(
+            f"SELECT recourse_now(), {STAGE_COLUMNS} FROM pipelines_stage WHERE run_id = ANY(%s)"
+            " ORDER BY run_id, position",
+            [list(by_id)],
+        )
+        for row in rows:
+            by_id[row[2]].stages.append(read_stage(row[1:]))
+        for run in runs:
+            run.status = RunStatus(run.status)
+        now = rows[0][0] if rows else query("SELECT recourse_now()")[0][0]
+        return cls(now, runs, actor)
+
+    def active_attempts(self, stage_ids: Iterable[uuid.UUID]) -> list[AttemptRow]:
+        """The attempts of these stages that hold, or are about to hold, a lease."""
+        return self.attempts("stage_id = ANY(%s) AND state IN ('dispatched', 'running')", list(stage_ids))
+
+    def attempts(self, condition: str, *params: Any) -> list[AttemptRow]:
+        found = [
+            AttemptRow(*row)
+            for row in query(f"SELECT {ATTEMPT_COLUMNS} FROM pipelines_attempt WHERE {condition}", params)
+        ]
+        for attempt in found:
+            attempt.state = AttemptState(attempt.state)
+        return found
+
+    # moves
+
+    def stage(self, stage: StageRow, action: str, *, reason: str = "", data: Any = None, **changes: Any) -> None:
+        """Moves a stage as the table says and notes its event. Leaving for a terminal state stamps `finished_at`."""
+        try:
+            to = STAGE_MOVES[action][stage.state]
+        except KeyError:
+            raise IllegalMove(f"stage {stage.id} cannot {action} from {stage.state}") from None
+        origin, stage.state = stage.state, to
+        for name, value in changes.items():
+            setattr(stage, name, value)
+        if to == StageState.READY:
+            stage.available_at = self.now
+        stage.finished_at = self.now if to in TERMINAL_STAGE else None
+        if to == StageState.READY and not stage.held:
+            run = self.runs[stage.run_id]
+            self._ready.add(wake.Queue(run.application_id, run.environment_id, stage.handler))
+        self._dirty_stages.add(stage.id)
+        self.event(f"stage.{action}", stage.run_id, stage.id, None, origin, to, reason=reason, data=data)
+
+    def touch(self, stage: StageRow, **changes: Any) -> None:
+        """Changes fields of a stage that are not its state."""
+        for name, value in changes.items():
+            setattr(stage, name, value)
+        self._dirty_stages.add(stage.id)
+
+    def attempt(self, attempt: AttemptRow, action: str, *, cause: str = "", **changes: Any) -> None:
+        """Ends an attempt. `changes` may hold error_code, error_message, traceback, result_digest, decision, usage."""
+        try:
+            to = ATTEMPT_MOVES[action][attempt.state]
+        except KeyError:
+            raise IllegalMove(f"attempt {attempt.id} cannot {action} from {attempt.state}") from None
+        origin, attempt.state = attempt.state, to
+        self._attempts.append({"id": attempt.id, "state": to, "cause": cause, **changes})
+        data = {"number": attempt.number, "worker": attempt.worker}
+        if changes.get("error_code"):
+            data["error_code"] = changes["error_code"]
+        self.event(
+            f"attempt.{action}", attempt.run_id, attempt.stage_id, attempt.id, origin, to, reason=cause, data=data
+        )
+
+    def acquire(
+        self, attempt: AttemptRow, stage: StageRow, session_id: uuid.UUID, worker: str, expires_at: datetime
+    ) -> None:
+        """The session takes the lease of a dispatched attempt; its timeout starts to run."""
+        execute(
+            "UPDATE pipelines_attempt SET state = 'running', session_id = %s, worker = %s, started_at = %s,"
+            " expires_at = %s, timeout_at = %s + make_interval(secs => timeout_seconds) WHERE id = %s",
+            [session_id, worker, self.now, expires_at, self.now, attempt.id],
+        )
+        attempt.state, attempt.session_id, attempt.worker = AttemptState.RUNNING, session_id, worker
+        data = {"number": attempt.number, "worker": worker}
+        self.stage(stage, "acquire", data=data, started_at=stage.started_at or self.now)
+
+    def fence(self, stages: Iterable[StageRow], cause: str) -> list[AttemptRow]:
+        """Ends the active attempts of these stages from outside; their late results will be evidence only."""
+        fenced = self.active_attempts([stage.id for stage in stages])
+        for attempt in fenced:
+            self.attempt(attempt, "fence", cause=cause)
+        return fenced
+
+    def output(self, stage: StageRow, body: str, *, attempt: uuid.UUID | None) -> uuid.UUID:
+        """Keeps an output (JSON text) and returns its id; setting it on the stage is the caller's move."""
+        encoded = body.encode()
+        row = {
+            "id": new_id(),
+            "stage_id": stage.id,
+            "epoch": stage.epoch,
+            "attempt": attempt,
+            "body": body,
+            "size": len(encoded),
+            "digest": sha256(encoded).hexdigest(),
+        }
+        self._outputs.append(row)
+        return row["id"]
+
+    def open_gate(
+        self, stage: StageRow, moment: str, *, attempt: AttemptRow | None = None, output: uuid.UUID | None = None
+    ) -> None:
+        """Opens the gate for which the stage now waits."""
+        seconds = (stage.approval or {}).get("expires_in")
+        gate = new_id()
+        self._gates.append(
+            {
+                "id": gate,
+                "stage_id": stage.id,
+                "run_id": stage.run_id,
+                "moment": moment,
+                "epoch": stage.epoch,
+                "attempt": attempt.id if attempt else None,
+                "request_digest": attempt.request_digest if attempt else "",
+                "output": output,
+                "expires_at": self.now + timedelta(seconds=seconds) if seconds else None,
+            }
+        )
+        self.event("gate.open", stage.run_id, stage.id, None, "", GateState.OPEN, data={"gate": str(gate)})
+
+    def close_gate(self, gate_id: uuid.UUID, stage: StageRow, action: str, *, reason: str = "") -> None:
+        """Ends an open gate: approve, reject, expire or cancel."""
+        to = GATE_MOVES[action][GateState.OPEN]
+        self._gate_ends.append({"id": gate_id, "state": to})
+        data = {"gate": str(gate_id)}
+        self.event(f"gate.{action}", stage.run_id, stage.id, None, GateState.OPEN, to, reason=reason, data=data)
+
+    def cancel_gates(self, stages: Iterable[StageRow], reason: str) -> None:
+        waiting = [stage.id for stage in stages]
+        for gate_id, stage_id in query(
+            "SELECT id, stage_id FROM pipelines_gate WHERE stage_id = ANY(%s) AND state = 'open'", [waiting]
+        ):
+            self.close_gate(gate_id, self.stages[stage_id], "cancel", reason=reason)
+
+    def dead_letter(self, stage: StageRow, reason: str) -> None:
+        """The machine gives up on the stage and asks for a person."""
+        letter = new_id()
+        self._dead_letters.append(
+            {
+                "id": letter,
+                "stage_id": stage.id,
+                "run_id": stage.run_id,
+                "workspace_id": self.runs[stage.run_id].workspace_id,
+                "epoch": stage.epoch,
+                "reason": reason,
+                "error_code": stage.last_error_code,
+            }
+        )
+        self.event("dead_letter.open", stage.run_id, stage.id, None, "", "open", reason=reason)
+
+    def close_dead_letters(self, stage: StageRow, state: str, reason: str = "") -> None:
+        """Closes what is open for the stage: it was done again, skipped, or ended with its run."""
+        self._closed_letters.append({"stage_id": stage.id, "state": state, "reason": reason})
+
+    def event(
+        self,
+        kind: str,
+        run_id: uuid.UUID,
+        stage_id: uuid.UUID | None = None,
+        attempt_id: uuid.UUID | None = None,
+        from_state: str = "",
+        to_state: str = "",
+        *,
+        reason: str = "",
+        data: Any = None,
+    ) -> None:
+        self._events.append(
+            event_row(run_id, kind, from_state, to_state, stage_id, attempt_id, self.actor, reason, data)
+        )
+
+    # runs
+
+    def pause(self, run: RunRow, reason: str) -> None:
+        run.paused, run.pause_reason = True, reason
+        self._hold(run, True)
+        self._dirty_runs.add(run.id)
+
+    def resume(self, run: RunRow) -> None:
+        run.paused, run.pause_reason = False, ""
+        self._hold(run, False)
+        self._dirty_runs.add(run.id)
+
+    def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
+        """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt."""
+        unfinished = [stage for stage in run.stages if stage.state not in TERMINAL_STAGE]
+        self.fence([stage for stage in unfinished if stage.state in ACTIVE_STAGE], cause=code or "run cancelled")
+        self.cancel_gates([stage for stage in unfinished if stage.state == StageState.WAITING], reason)
+        for stage in unfinished:
+            self.stage(stage, "cancel", reason=reason)
+        for stage in run.stages:
+            self.close_dead_letters(stage, "resolved", reason or code)
+        run.failure_code, run.failure_message = code, message
+        self._set_status(run, status, reason)
+
+    def settle(self) -> None:
+        """After stages moved: makes ready what may go on, and gives every run the status that its stages imply."""
+        for run in self.runs.values():
+            if run.is_final and run.is_terminal:
+                continue
+            self._advance(run)
+            facts = [StageFact(stage.state, stage.run_next_if_failed) for stage in run.stages]
+            status = derive_run_status(facts, started=run.started_at is not None, paused=run.paused)
+            if status != run.status:
+                self._set_status(run, status)
+            elif status == RunStatus.FAILED:
+                self._explain_failure(run)
+
+    def save(self) -> None:
+        """Writes everything decided, in a fixed number of statements however many rows there are."""
+        self._save_outputs()
+        self._save_attempts()
+        self._save_stages()
+        self._save_gates()
+        self._save_dead_letters()
+        self._save_runs()
+        insert_events(self._events)
+        wake.announce(self._ready)
+
+    # below: how
+
+    def _advance(self, run: RunRow) -> None:
+        by_position = {stage.position: stage for stage in run.stages}
+        for stage in run.stages:
+            if stage.state != StageState.PENDING:
+                continue
+            if not all(_lets_go_on(by_position[position]) for position in stage.depends_on):
+                continue
+            if (stage.approval or {}).get("when") == "before":
+                self.stage(stage, "open_gate_before")
+                self.open_gate(stage, "before")
+            else:
+                stage.held = run.paused
+                self.stage(stage, "make_ready")
+
+    def _set_status(self, run: RunRow, status: RunStatus, reason: str = "") -> None:
+        origin, run.status = run.status, status
+        run.finished_at = self.now if status in TERMINAL_RUN else None
+        if status in TERMINAL_RUN:
+            run.paused, run.pause_reason = False, ""
+        if not run.is_final:
+            self._explain_failure(run)
+        self._dirty_runs.add(run.id)
+        self.event(f"run.{status}", run.id, None, None, origin, status, reason=reason)
+
+    def _explain_failure(self, run: RunRow) -> None:
+        """The first stage at fault speaks for a failed run; a run that did not fail names none."""
+        run.failure_code, run.failure_message, run.failure_stage = "", "", None
+        if run.status == RunStatus.FAILED:
+            for stage in run.stages:
+                if stage.state == StageState.FAILED and not stage.run_next_if_failed:
+                    run.failure_code, run.failure_message = stage.last_error_code, stage.last_error_message
+                    run.failure_stage = stage.id
+                    break
+        self._dirty_runs.add(run.id)
+
+    def _hold(self, run: RunRow, held: bool) -> None:
+        for stage in run.stages:
+            if stage.held != held and stage.state not in TERMINAL_STAGE:
+                stage.held = held
+                self._dirty_stages.add(stage.id)
+                if not held and stage.state == StageState.READY:
+                    self._ready.add(wake.Queue(run.application_id, run.environment_id, stage.handler))
+
+    def _save_outputs(self) -> None:
+        if self._outputs:
+            execute(
+                "INSERT INTO pipelines_stageoutput (id, stage_id, epoch, attempt, body, size, digest, at)"
+                " SELECT id, stage_id, epoch, attempt, body, size, digest, %s FROM json_to_recordset(%s::json) AS"
+                " r(id uuid, stage_id uuid, epoch int, attempt uuid, body text, size int, digest text)",
+                [self.now, recordset(self._outputs)],
+            )
+
+    def _save_attempts(self) -> None:
+        if self._attempts:
+            execute(
+                "UPDATE pipelines_attempt a SET state = r.state, finished_at = %s, cause = r.cause,"
+                " error_code = coalesce(r.error_code, ''), error_message = coalesce(r.error_message, ''),"
+                " traceback = coalesce(r.traceback, ''), result_digest = coalesce(r.result_digest, ''),"
+                " decision = r.decision, usage = r.usage FROM json_to_recordset(%s::json) AS r(id uuid, state text,"
+                " cause text, error_code text, error_message text, traceback text, result_digest text, decision jsonb,"
+                " usage jsonb) WHERE a.id = r.id",
+                [self.now, recordset(self._attempts)],
+            )
+
+    def _save_stages(self) -> None:
+        dirty = [
+            {
+                "id": stage.id,
+                "state": stage.state,
+                "held": stage.held,
+                "available_at": stage.available_at,
+                "epoch": stage.epoch,
+                "retry_count": stage.retry_count,
+                "recovery_count": stage.recovery_count,
+                "started_at": stage.started_at,
+                "finished_at": stage.finished_at,
+                "output_id": stage.output_id,
+                "last_error_code": stage.last_error_code,
+                "last_error_message": stage.last_error_message,
+                "failure_disposition": stage.failure_disposition,
+                "stale": stage.stale,
+            }
+            for stage in self.stages.values()
+            if stage.id in self._dirty_stages
+        ]
+        if dirty:
+            execute(
+                "UPDATE pipelines_stage s SET state = r.state, held = r.held, available_at = r.available_at,"
+                " epoch = r.epoch, retry_count = r.retry_count, recovery_count = r.recovery_count,"
+                " started_at = r.started_at, finished_at = r.finished_at, output_id = r.output_id,"
+                " last_error_code = r.last_error_code, last_error_message = r.last_error_message,"
+                " failure_disposition = r.failure_disposition, stale = r.stale FROM json_to_recordset(%s::json) AS"
+                " r(id uuid, state text, held boolean, available_at timestamptz, epoch int, retry_count int,"
+                " recovery_count int, started_at timestamptz, finished_at timestamptz, output_id uuid,"
+                " last_error_code text, last_error_message text, failure_disposition text, stale boolean)"
+                " WHERE s.id = r.id",
+                [recordset(dirty)],
+            )
+
+    def _save_gates(self) -> None:
+        if self._gate_ends:
+            execute(
+                "UPDATE pipelines_gate g SET state = r.state, closed_at = %s FROM json_to_recordset(%s::json) AS"
+                " r(id uuid, state text) WHERE g.id = r.id",
+                [self.now, recordset(self._gate_ends)],
+            )
+        if self._gates:
+            execute(
+                "INSERT INTO pipelines_gate (id, stage_id, run_id, moment, epoch, attempt, request_digest, output,"
+                " state, opened_at, expires_at) SELECT id, stage_id, run_id, moment, epoch, attempt, request_digest,"
+                " output, 'open', %s, expires_at FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid,"
+                " run_id uuid, moment text, epoch int, attempt uuid, request_digest text, output uuid,"
+                " expires_at timestamptz)",
+                [self.now, recordset(self._gates)],
+            )
+
+    def _save_dead_letters(self) -> None:
+        if self._closed_letters:
+            closed = query(
+                "UPDATE pipelines_deadletter d SET state = r.state, closed_at = %s FROM json_to_recordset(%s::json) AS"
+                " r(stage_id uuid, state text, reason text) WHERE d.stage_id = r.stage_id"
+                " AND d.state IN ('open', 'acknowledged') RETURNING d.run_id, d.stage_id, r.state, r.reason",
+                [self.now, recordset(self._closed_letters)],
+            )
+            for run_id, stage_id, state, reason in closed:
+                self.event(f"dead_letter.{state}", run_id, stage_id, None, "open", state, reason=reason)
+        if self._dead_letters:
+            execute(
+                "INSERT INTO pipelines_deadletter (id, stage_id, run_id, workspace_id, epoch, reason, error_code,"
+                " state, opened_at) SELECT id, stage_id, run_id, workspace_id, epoch, reason, error_code, 'open', %s"
+                " FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid, run_id uuid, workspace_id uuid,"
+                " epoch int, reason text, error_code text)",
+                [self.now, recordset(self._dead_letters)],
+            )
+
+    def _save_runs(self) -> None:
+        dirty = [
+            {
+                "id": run.id,
+                "status": run.status,
+                "paused": run.paused,
+                "pause_reason": run.pause_reason,
+                "started_at": run.started_at,
+                "finished_at": run.finished_at,
+                "failure_code": run.failure_code,
+                "failure_message": run.failure_message,
+                "failure_stage": run.failure_stage,
+            }
+            for run in self.runs.values()
+            if run.id in self._dirty_runs
+        ]
+        if dirty:
+            execute(
+                "UPDATE pipelines_run t SET status = r.status, paused = r.paused, pause_reason = r.pause_reason,"
+                " started_at = r.started_at, finished_at = r.finished_at, failure_code = r.failure_code,"
+                " failure_message = r.failure_message, failure_stage = r.failure_stage, updated_at = %s"
+                " FROM json_to_recordset(%s::json) AS r(id uuid, status text, paused boolean, pause_reason text,"
+                " started_at timestamptz, finished_at timestamptz, failure_code text, failure_message text,"
+                " failure_stage uuid) WHERE t.id = r.id",
+                [self.now, recordset(dirty)],
+            )
+
+
+def event_row(
+    run_id: uuid.UUID,
+    kind: str,
+    from_state: str = "",
+    to_state: str = "",
+    stage_id: uuid.UUID | None = None,
+    attempt_id: uuid.UUID | None = None,
+    actor: str = "",
+    reason: str = "",
+    data: Any = None,
+) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "stage": stage_id,
+        "attempt": attempt_id,
+        "kind": kind,
+        "from_state": from_state,
+        "to_state": to_state,
+        "actor": actor,
+        "reason": reason,
+        "data": data,
+    }
+
+
+def insert_events(events: Sequence[dict[str, Any]]) -> None:
+    """Adds events in the order given, in one statement, in the caller's transaction."""
+    if events:
+        execute(
+            "INSERT INTO pipelines_event (run_id, stage, attempt, kind, from_state, to_state, at, actor, reason, data)"
+            " SELECT run_id, stage, attempt, kind, from_state, to_state, recourse_now(), actor, reason, data"
+            " FROM json_to_recordset(%s::json) AS r(run_id uuid, stage uuid, attempt uuid, kind text, from_state text,"
+            " to_state text, actor text, reason text, data jsonb)",
+            [recordset(events)],
+        )
+
+
+def _lets_go_on(stage: StageRow) -> bool:
+    return stage.state in SATISFIED_STAGE or (stage.state == StageState.FAILED and stage.run_next_if_failed)

@@ -1,0 +1,161 @@
+"""What an attempt's end means for its stage: one function per kind of end, shared by results and sweeps.
+
+Every automatic decision stores its reason (I15). Effect mode `external` is never repeated blindly: a lost or timed-out
+attempt of it waits for reconciliation.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from pipelines import policies
+from pipelines.moves import AttemptRow, Moves, StageRow
+from pipelines.retries import PolicyFact, RetryDecision, Target, decide_retry
+from pipelines.sql import query
+
+
+class Judge:
+    """Decides on failures of a batch: the policies and slugs that it needs are read once, and only if one failed."""
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+        self._policies: dict[uuid.UUID, list[PolicyFact]] | None = None
+        self._slugs: dict[uuid.UUID, tuple[str, str]] = {}
+
+    def decide(self, stage: StageRow, attempt: AttemptRow, code: str, retryable: bool | None) -> RetryDecision:
+        run = self._moves.runs[stage.run_id]
+        if self._policies is None:
+            self._policies = policies.active("retry", {run.workspace_id for run in self._moves.runs.values()})
+        rules: Sequence[PolicyFact] = self._policies.get(run.workspace_id, ())
+        policy = None
+        if rules:
+            pipeline, environment = self._slug(run.id)
+            policy = policies.winner(rules, Target(stage.name, stage.handler, pipeline, environment))
+        return decide_retry(
+            code=code,
+            retryable=retryable,
+            options=stage.options,
+            policy=policy,
+            retries_used=stage.retry_count,
+            seed=str(attempt.id),
+        )
+
+    def _slug(self, run_id: uuid.UUID) -> tuple[str, str]:
+        if not self._slugs:
+            rows = query(
+                "SELECT r.id, coalesce(p.slug, ''), e.slug FROM pipelines_run r JOIN pipelines_environment e"
+                " ON e.id = r.environment_id LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id"
+                " WHERE r.id = ANY(%s)",
+                [list(self._moves.runs)],
+            )
+            self._slugs = {run_id: (pipeline, environment) for run_id, pipeline, environment in rows}
+        return self._slugs[run_id]
+
+
+def succeed(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **facts: Any) -> None:
+    """running → completed, or waiting where a gate stands after the work."""
+    output = moves.output(stage, body, attempt=attempt.id)
+    moves.attempt(attempt, "succeed", **facts)
+    if (stage.approval or {}).get("when") == "after":
+        moves.stage(stage, "wait")
+        moves.open_gate(stage, "after", attempt=attempt, output=output)
+    else:
+        moves.stage(stage, "succeed", output_id=output, **_CLEAN)
+
+
+def wait(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **facts: Any) -> None:
+    """running → waiting: the handler asked for a decision; its output counts once approved (P77)."""
+    output = moves.output(stage, body, attempt=attempt.id)
+    moves.attempt(attempt, "wait", **facts)
+    moves.stage(stage, "wait")
+    moves.open_gate(stage, "after", attempt=attempt, output=output)
+
+
+def fail(
+    moves: Moves,
+    judge: Judge,
+    stage: StageRow,
+    attempt: AttemptRow,
+    *,
+    code: str,
+    message: str,
+    retryable: bool | None = None,
+    ended: str = "fail",
+    **facts: Any,
+) -> None:
+    """running → retry_scheduled or failed, by the retry decision, which is stored on the attempt (P30–P46, F166)."""
+    decision = judge.decide(stage, attempt, code, retryable)
+    moves.attempt(
+        attempt, ended, error_code=code, error_message=message, decision=decision.as_json(), **facts
+    )
+    trouble: Mapping[str, Any] = {"last_error_code": code, "last_error_message": message}
+    if decision.retry and decision.delay is not None:
+        due = moves.now + timedelta(seconds=decision.delay)
+        moves.stage(
+            stage,
+            "schedule_retry",
+            reason=decision.explanation,
+            available_at=due,
+            retry_count=stage.retry_count + 1,
+            failure_disposition="retry_scheduled",
+            **trouble,
+        )
+    else:
+        moves.stage(stage, "fail", reason=decision.explanation, failure_disposition=decision.verdict, **trouble)
+        exhausted = decision.verdict == "retries_exhausted"
+        moves.dead_letter(stage, "retries_exhausted" if exhausted else "terminal_error")
+
+
+def time_out(moves: Moves, judge: Judge, stage: StageRow, attempt: AttemptRow) -> None:
+    """The server's timeout: as a failure with code TIMEOUT; effect mode `external` waits for reconciliation."""
+    message = f"no result within {attempt.timeout_seconds or 0:g} s"
+    if stage.effect_mode == "external":
+        _doubt(moves, stage, attempt, "time_out", "TIMEOUT", message)
+    else:
+        fail(moves, judge, stage, attempt, code="TIMEOUT", message=message, ended="time_out", cause=message)
+
+
+def lose(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
+    """The lease ran out: back to ready with recovery + 1, given up above the limit; `external` waits for reconciliation."""
+    cause = f"lease of {attempt.worker or 'its worker'} ran out"
+    if stage.effect_mode == "external":
+        _doubt(moves, stage, attempt, "lose", "LEASE_EXPIRED", cause)
+        return
+    moves.attempt(attempt, "lose", cause=cause)
+    _recover(moves, stage, "recover", "give_up_recovery", "recoveries_exhausted", "LEASE_EXPIRED", cause)
+
+
+def undeliver(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
+    """No acquisition within the visibility time: as `lose`, for an attempt that nobody had begun."""
+    cause = f"{attempt.worker or 'the worker'} did not acquire the lease in time"
+    moves.attempt(attempt, "undeliver", cause=cause)
+    _recover(moves, stage, "undeliver", "give_up_delivery", "undeliverable", "UNDELIVERED", cause)
+
+
+_CLEAN: dict[str, Any] = {"last_error_code": "", "last_error_message": "", "failure_disposition": "", "stale": False}
+
+
+def _recover(
+    moves: Moves, stage: StageRow, again: str, give_up: str, letter: str, code: str, cause: str
+) -> None:
+    if stage.recovery_count >= stage.max_recoveries:
+        reason = f"{stage.recovery_count} of {stage.max_recoveries} recoveries are used"
+        trouble = {"last_error_code": code, "last_error_message": cause, "failure_disposition": letter}
+        moves.stage(stage, give_up, reason=reason, **trouble)
+        moves.dead_letter(stage, letter)
+    else:
+        count = stage.recovery_count + 1
+        held = moves.runs[stage.run_id].paused
+        moves.stage(
+            stage, again, reason=f"{cause}: recovery {count} of {stage.max_recoveries}", recovery_count=count, held=held
+        )
+
+
+def _doubt(moves: Moves, stage: StageRow, attempt: AttemptRow, ended: str, code: str, cause: str) -> None:
+    moves.attempt(attempt, ended, cause=cause, error_code=code, error_message=cause)
+    reason = f"{cause}; what it did outside is unknown"
+    trouble = {"last_error_code": code, "last_error_message": cause, "failure_disposition": "needs_reconciliation"}
+    moves.stage(stage, "doubt", reason=reason, **trouble)

@@ -1,0 +1,218 @@
+"""Takes results from workers, many at once: one bad item spoils no other, one item is a batch of one.
+
+A result counts only when it comes from the session that holds the lease of the stage's current attempt, before the
+lease's end. Repeated, it gets the first answer again; too late, it is kept as late evidence and moves nothing.
+Serves P5, P52–P56, F01, F09, F16.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from django.db import transaction
+
+from pipelines import context, outcomes
+from pipelines.leases import Holder, may_touch
+from pipelines.moves import AttemptRow, Moves, StageRow
+from pipelines.sql import execute, query, recordset
+
+DEFAULT_MAX_OUTPUT_BYTES = 256 * 1024
+
+
+@dataclass(slots=True)
+class Result:
+    """What a worker reports of one attempt. `output` is any JSON value."""
+
+    stage_id: uuid.UUID
+    execution_id: uuid.UUID
+    attempt: int
+    status: str  # succeeded | failed | waiting
+    request_digest: str | None = None
+    output: Any = None
+    error_code: str = ""
+    error_message: str = ""
+    traceback: str = ""
+    retryable: bool | None = None
+    context_items: list[dict[str, Any]] = field(default_factory=list)
+    logs: list[dict[str, Any]] = field(default_factory=list)
+    usage: dict[str, Any] | None = None
+
+    def body(self) -> str:
+        """The output as JSON text, order kept, escaped so that every value can be stored."""
+        return json.dumps(self.output, separators=(",", ":"))
+
+    def digest(self) -> str:
+        """Tells the same result sent again from another one."""
+        told = [self.status, self.output, self.error_code, self.error_message, self.retryable, self.context_items]
+        return sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()
+
+
+@dataclass(slots=True)
+class Receipt:
+    """The answer for one result. Without `accepted`, `code` says why: `not_found` or `stale_execution`."""
+
+    stage_id: uuid.UUID
+    execution_id: uuid.UUID
+    accepted: bool
+    stage_state: str | None = None
+    code: str | None = None
+
+
+def report(holder: Holder, results: Sequence[Result]) -> list[Receipt]:
+    """Applies results in one transaction: attempts end, stages move, what waits for them becomes ready, runs end.
+
+    A run's end is decided once, because its row is locked. Answers in the order asked. All is durable on return.
+    """
+    if not results:
+        return []
+    with transaction.atomic():
+        run_ids = [
+            row[0]
+            for row in query(
+                "SELECT DISTINCT run_id FROM pipelines_attempt WHERE id = ANY(%s)",
+                [[result.execution_id for result in results]],
+            )
+        ]
+        moves = Moves.lock(run_ids, actor=holder.worker)
+        attempts = {
+            attempt.id: attempt for attempt in moves.attempts("id = ANY(%s)", [item.execution_id for item in results])
+        }
+        judge = outcomes.Judge(moves)
+        desk = _Desk(holder, moves, judge)
+        receipts = [desk.take(result, attempts.get(result.execution_id)) for result in results]
+        moves.settle()
+        moves.save()
+        desk.save()
+    for receipt in receipts:
+        stage = moves.stages.get(receipt.stage_id)
+        if receipt.accepted and receipt.stage_state is None and stage is not None:
+            receipt.stage_state = stage.state
+    return receipts
+
+
+class _Desk:
+    """Sorts one batch: what counts is applied to the moves, the rest becomes evidence."""
+
+    def __init__(self, holder: Holder, moves: Moves, judge: outcomes.Judge) -> None:
+        self._holder = holder
+        self._moves = moves
+        self._judge = judge
+        self._applied: dict[uuid.UUID, str] = {}
+        self._context: list[dict[str, Any]] = []
+        self._logs: list[dict[str, Any]] = []
+        self._late: list[dict[str, Any]] = []
+
+    def take(self, result: Result, attempt: AttemptRow | None) -> Receipt:
+        receipt = Receipt(result.stage_id, result.execution_id, False)
+        run = self._moves.runs.get(attempt.run_id) if attempt else None
+        if attempt is None or run is None or attempt.stage_id != result.stage_id:
+            receipt.code = "not_found"
+            return receipt
+        if not may_touch(self._holder, run.application_id, run.environment_id):
+            receipt.code = "not_found"
+            return receipt
+        stage = self._moves.stages[attempt.stage_id]
+        digest = result.digest()
+        if digest in (self._applied.get(attempt.id), attempt.result_digest) and self._is_own(attempt, result):
+            receipt.accepted = True
+            return receipt
+        why_not = self._fence(attempt, result)
+        if why_not:
+            self._late.append(self._evidence(result, digest, why_not))
+            receipt.code = "stale_execution"
+            return receipt
+        self._apply(stage, attempt, result, digest)
+        self._applied[attempt.id] = digest
+        receipt.accepted = True
+        return receipt
+
+    def save(self) -> None:
+        context.save(self._context)
+        context.index({item["run_id"] for item in self._context})
+        save_logs(self._logs)
+        if self._late:
+            execute(
+                "INSERT INTO pipelines_lateevidence (attempt_id, session, reason, digest, body, at)"
+                " SELECT attempt, session, reason, digest, body, recourse_now() FROM json_to_recordset(%s::json) AS"
+                " r(attempt uuid, session uuid, reason text, digest text, body text) ON CONFLICT DO NOTHING",
+                [recordset(self._late)],
+            )
+
+    def _is_own(self, attempt: AttemptRow, result: Result) -> bool:
+        return attempt.session_id == self._holder.session_id and attempt.number == result.attempt
+
+    def _fence(self, attempt: AttemptRow, result: Result) -> str:
+        if attempt.state != "running":
+            return f"attempt {attempt.state}"
+        if attempt.session_id != self._holder.session_id:
+            return "lease_not_owned"
+        if attempt.number != result.attempt:
+            return "another attempt"
+        if attempt.expires_at <= self._moves.now:
+            return "lease_expired"
+        if result.request_digest and result.request_digest != attempt.request_digest:
+            return "another request"
+        return ""
+
+    def _apply(self, stage: StageRow, attempt: AttemptRow, result: Result, digest: str) -> None:
+        self._context += context.rows(stage.run_id, result.context_items, attempt.id)
+        self._logs += [{**line, "attempt": attempt.id} for line in result.logs]
+        facts = {"result_digest": digest, "usage": result.usage}
+        if result.status == "failed":
+            outcomes.fail(
+                self._moves,
+                self._judge,
+                stage,
+                attempt,
+                code=result.error_code,
+                message=result.error_message,
+                retryable=result.retryable,
+                traceback=result.traceback,
+                **facts,
+            )
+            return
+        body = result.body()
+        limit = stage.options.get("max_output_bytes") or DEFAULT_MAX_OUTPUT_BYTES
+        if len(body) > limit:
+            message = f"the output has {len(body)} bytes, the limit is {limit}"
+            outcomes.fail(
+                self._moves, self._judge, stage, attempt, code="OUTPUT_TOO_LARGE", message=message, **facts
+            )
+        elif result.status == "waiting":
+            outcomes.wait(self._moves, stage, attempt, body, **facts)
+        else:
+            outcomes.succeed(self._moves, stage, attempt, body, **facts)
+
+    def _evidence(self, result: Result, digest: str, reason: str) -> dict[str, Any]:
+        told = {
+            "status": result.status,
+            "attempt": result.attempt,
+            "output": result.output,
+            "errorCode": result.error_code,
+            "errorMessage": result.error_message,
+            "traceback": result.traceback,
+        }
+        return {
+            "attempt": result.execution_id,
+            "session": self._holder.session_id,
+            "reason": reason,
+            "digest": digest,
+            "body": json.dumps(told),
+        }
+
+
+def save_logs(lines: Sequence[dict[str, Any]]) -> None:
+    """Keeps log lines `{attempt, at?, level, message, fields?}`."""
+    if lines:
+        execute(
+            "INSERT INTO pipelines_logline (attempt_id, at, level, message, fields)"
+            " SELECT attempt, coalesce(at, recourse_now()), level, message, coalesce(fields, '{}')"
+            " FROM json_to_recordset(%s::json) AS r(attempt uuid, at timestamptz, level text, message text,"
+            " fields jsonb)",
+            [recordset(lines)],
+        )

@@ -1,0 +1,210 @@
+"""What time alone does: expired leases, undelivered jobs, timeouts, gates, deadlines, runs that nobody moved on.
+
+Each sweep is an idempotent step. Many may run side by side: runs that another transaction holds are passed over and
+met again. A row that cannot be handled is logged and walked past, so it holds up nothing behind it. Everything due is
+in the database, so a dead beat or a lost message only delays. Serves F02, F05, F15, F19, F21, F23, F25, R30, R31.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from django.db import DatabaseError, transaction
+
+from pipelines import outcomes
+from pipelines.moves import AttemptRow, Moves
+from pipelines.sql import query
+from pipelines.states import RunStatus, StageState
+
+log = structlog.get_logger(__name__)
+BATCH = 200
+
+Step = Callable[[Moves, Sequence[uuid.UUID]], int]
+
+
+def sweep() -> dict[str, int]:
+    """Runs every sweep once and says how many rows each one moved."""
+    return {
+        "leases": expire_leases(),
+        "undelivered": return_undelivered(),
+        "timeouts": time_out_attempts(),
+        "gates": expire_gates(),
+        "deadlines": enforce_deadlines(),
+        "stuck": move_on_stuck_runs(),
+    }
+
+
+def expire_leases(limit: int = BATCH) -> int:
+    """running attempts whose lease has ended → lost; their stages recover, give up, or wait for reconciliation."""
+    return _walk(
+        "SELECT id, run_id, expires_at FROM pipelines_attempt WHERE state = 'running' AND expires_at <= recourse_now()"
+        " AND (expires_at, id) > (%s, %s) ORDER BY expires_at, id LIMIT %s",
+        _attempt_step(
+            lambda moves, attempt: attempt.state == "running" and attempt.expires_at <= moves.now,
+            lambda moves, judge, attempt: outcomes.lose(moves, moves.stages[attempt.stage_id], attempt),
+        ),
+        limit,
+    )
+
+
+def return_undelivered(limit: int = BATCH) -> int:
+    """dispatched attempts that nobody acquired in time → undelivered; their stages become ready again or give up."""
+    return _walk(
+        "SELECT id, run_id, expires_at FROM pipelines_attempt WHERE state = 'dispatched'"
+        " AND expires_at <= recourse_now() AND (expires_at, id) > (%s, %s) ORDER BY expires_at, id LIMIT %s",
+        _attempt_step(
+            lambda moves, attempt: attempt.state == "dispatched" and attempt.expires_at <= moves.now,
+            lambda moves, judge, attempt: outcomes.undeliver(moves, moves.stages[attempt.stage_id], attempt),
+        ),
+        limit,
+    )
+
+
+def time_out_attempts(limit: int = BATCH) -> int:
+    """running attempts past their time limit → timed_out, whatever their lease says (P40)."""
+    return _walk(
+        "SELECT id, run_id, timeout_at FROM pipelines_attempt WHERE state = 'running' AND timeout_at <= recourse_now()"
+        " AND (timeout_at, id) > (%s, %s) ORDER BY timeout_at, id LIMIT %s",
+        _attempt_step(
+            lambda moves, attempt: (
+                attempt.state == "running" and attempt.timeout_at is not None and attempt.timeout_at <= moves.now
+            ),
+            lambda moves, judge, attempt: outcomes.time_out(moves, judge, moves.stages[attempt.stage_id], attempt),
+        ),
+        limit,
+    )
+
+
+def expire_gates(limit: int = BATCH) -> int:
+    """open gates past their end → expired, their stages → failed. Silence never consents."""
+
+    def step(moves: Moves, gate_ids: Sequence[uuid.UUID]) -> int:
+        rows = query(
+            "SELECT id, stage_id FROM pipelines_gate WHERE id = ANY(%s) AND state = 'open'"
+            " AND expires_at <= recourse_now() AND run_id = ANY(%s)",
+            [list(gate_ids), list(moves.runs)],
+        )
+        for gate_id, stage_id in rows:
+            stage = moves.stages[stage_id]
+            message = "nobody decided in time"
+            moves.close_gate(gate_id, stage, "expire", reason=message)
+            trouble = {"last_error_code": "gate_expired", "last_error_message": message}
+            moves.stage(stage, "deny", reason=message, failure_disposition="gate_expired", **trouble)
+        return len(rows)
+
+    return _walk(
+        "SELECT id, run_id, expires_at FROM pipelines_gate WHERE state = 'open' AND expires_at <= recourse_now()"
+        " AND (expires_at, id) > (%s, %s) ORDER BY expires_at, id LIMIT %s",
+        step,
+        limit,
+    )
+
+
+def enforce_deadlines(limit: int = BATCH) -> int:
+    """Unfinished runs past their deadline → failed, `deadline_exceeded`, for good; pauses and waits count."""
+
+    def step(moves: Moves, run_ids: Sequence[uuid.UUID]) -> int:
+        late = [
+            run
+            for run in moves.runs.values()
+            if not run.is_terminal and run.deadline_at is not None and run.deadline_at <= moves.now
+        ]
+        for run in late:
+            message = f"not finished by {run.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
+            moves.end_run(run, RunStatus.FAILED, code="deadline_exceeded", message=message, reason=message)
+        return len(late)
+
+    return _walk(
+        "SELECT id, id, deadline_at FROM pipelines_run WHERE status NOT IN ('completed', 'failed', 'cancelled')"
+        " AND deadline_at <= recourse_now() AND (deadline_at, id) > (%s, %s) ORDER BY deadline_at, id LIMIT %s",
+        step,
+        limit,
+    )
+
+
+def move_on_stuck_runs(limit: int = BATCH, quiet_seconds: int = 30) -> int:
+    """Unfinished runs that should have moved on and did not: their stages say otherwise than their status.
+
+    The engine commits both together, so this finds nothing but the traces of a fault or of rows changed by hand (F25).
+    """
+
+    def step(moves: Moves, run_ids: Sequence[uuid.UUID]) -> int:
+        before = {run.id: run.status for run in moves.runs.values()}
+        ready = {stage.id for stage in moves.stages.values() if stage.state == StageState.PENDING}
+        moves.settle()
+        moved = sum(run.status != before[run.id] for run in moves.runs.values())
+        return moved or sum(moves.stages[stage_id].state != StageState.PENDING for stage_id in ready)
+
+    return _walk(
+        f"""
+        SELECT r.id, r.id, r.updated_at FROM pipelines_run r
+        WHERE r.status NOT IN ('completed', 'failed', 'cancelled')
+            AND r.updated_at <= recourse_now() - interval '{int(quiet_seconds)} seconds'
+            AND (r.updated_at, r.id) > (%s, %s)
+            AND NOT EXISTS (
+                SELECT FROM pipelines_stage s WHERE s.run_id = r.id
+                    AND s.state NOT IN ('pending', 'completed', 'failed', 'skipped', 'cancelled')
+            )
+        ORDER BY r.updated_at, r.id LIMIT %s
+        """,
+        step,
+        limit,
+    )
+
+
+def _attempt_step(
+    still_due: Callable[[Moves, AttemptRow], bool], end: Callable[[Moves, outcomes.Judge, AttemptRow], None]
+) -> Step:
+    def step(moves: Moves, attempt_ids: Sequence[uuid.UUID]) -> int:
+        judge = outcomes.Judge(moves)
+        due = [
+            attempt
+            for attempt in moves.attempts("id = ANY(%s) AND run_id = ANY(%s)", list(attempt_ids), list(moves.runs))
+            if still_due(moves, attempt)
+        ]
+        for attempt in due:
+            end(moves, judge, attempt)
+        return len(due)
+
+    return step
+
+
+def _walk(find: str, step: Step, limit: int) -> int:
+    """Goes through everything due in order of time, a batch a transaction, until the end is reached."""
+    total, after = 0, ("-infinity", "00000000-0000-0000-0000-000000000000")
+    while True:
+        due = query(find, [*after, limit])
+        if not due:
+            return total
+        after = (due[-1][2], due[-1][0])
+        try:
+            total += _apply(step, due)
+        except DatabaseError:
+            raise
+        except Exception:
+            log.exception("sweep.batch_failed", rows=len(due))
+            total += sum(_apply_alone(step, row) for row in due)
+        if len(due) < limit:
+            return total
+
+
+def _apply(step: Step, due: Sequence[tuple[Any, ...]]) -> int:
+    with transaction.atomic():
+        moves = Moves.lock([row[1] for row in due], skip_locked=True)
+        moved = step(moves, [row[0] for row in due])
+        moves.settle()
+        moves.save()
+    return moved
+
+
+def _apply_alone(step: Step, row: tuple[Any, ...]) -> int:
+    try:
+        return _apply(step, [row])
+    except DatabaseError:
+        raise
+    except Exception:
+        log.exception("sweep.row_failed", id=str(row[0]))
+        return 0
