@@ -1,0 +1,61 @@
+"""Recourse for applications: a client that creates and watches runs, and a worker that runs their stages.
+
+from recourse import Client, Worker, handler
+"""
+
+from recourse.client import Client, SyncClient
+from recourse.context import StageContext
+from recourse.errors import (
+    ApiError,
+    ConfigurationError,
+    Conflict,
+    GateDecisionConflict,
+    HandlerNotRegistered,
+    IdempotencyConflict,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    RecourseError,
+    Release,
+    StageFailure,
+    StateInvalid,
+    Stopped,
+    Unauthorized,
+)
+from recourse.handlers import Registry, default_registry, handler
+from recourse.jobs import Job
+from recourse.results import Failure, Success, Waiting
+from recourse.version import VERSION
+from recourse.worker import Worker
+
+__all__ = [
+    "VERSION",
+    "ApiError",
+    "Client",
+    "ConfigurationError",
+    "Conflict",
+    "Failure",
+    "GateDecisionConflict",
+    "HandlerNotRegistered",
+    "IdempotencyConflict",
+    "InvalidRequest",
+    "Job",
+    "NotFound",
+    "OutcomeUnknown",
+    "PermissionDenied",
+    "RecourseError",
+    "Registry",
+    "Release",
+    "StageContext",
+    "StageFailure",
+    "StateInvalid",
+    "Stopped",
+    "Success",
+    "SyncClient",
+    "Unauthorized",
+    "Waiting",
+    "Worker",
+    "default_registry",
+    "handler",
+]

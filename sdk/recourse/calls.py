@@ -1,0 +1,220 @@
+"""Paths and shapes of everything a client can ask, once for both clients. Nothing here sends anything."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+A = TypeVar("A")
+
+Json = dict[str, Any]
+Items = Mapping[str, str] | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request. `person`: it is of the operations API and goes with the bearer token, where there is one.
+
+    Every call may be repeated: it reads, or the server knows it again by `key` or by its own nature.
+    """
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    key: str | None = None
+    person: bool = False
+
+
+class Runs(Generic[A]):
+    """An application's own runs."""
+
+    def __init__(self, send: Callable[[Call], A]) -> None:
+        self._send = send
+
+    def create(
+        self,
+        *,
+        idempotency_key: str,
+        name: str | None = None,
+        stages: Sequence[Mapping[str, Any]] | None = None,
+        pipeline: str | None = None,
+        input: Mapping[str, Any] | None = None,  # noqa: A002
+        environment: str | None = None,
+        context: Items | None = None,
+        keywords: Items | None = None,
+        trace_id: str | None = None,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
+        deadline_seconds: int | None = None,
+        limits: Mapping[str, Any] | None = None,
+    ) -> A:
+        """Creates a run of inline `stages`, or of the managed `pipeline` with `input`, once for the key.
+
+        Answers `{created, wasExisting, pipeline}`. Choose one stable key for the business operation and keep it: after
+        an unknown outcome the same call, now or tomorrow, finds the run or makes it (P27). The key with another intent
+        raises `IdempotencyConflict`.
+        """
+        body = _given(
+            idempotencyKey=idempotency_key,
+            name=name,
+            stages=None if stages is None else list(stages),
+            pipeline=pipeline,
+            input=input,
+            environment=environment,
+            contextItems=_items(context),
+            keywords=_items(keywords),
+            traceId=trace_id,
+            traceparent=traceparent,
+            tracestate=tracestate,
+            deadlineSeconds=deadline_seconds,
+            limits=limits,
+        )
+        return self._send(Call("POST", "pipelines/idempotent", body, key=idempotency_key))
+
+    def lookup(self, idempotency_key: str) -> A:
+        """The run that the key created; raises `NotFound` when there is none (P28, P29)."""
+        return self._send(Call("POST", "pipelines/by-idempotency-key", {"idempotencyKey": idempotency_key}))
+
+    def get(self, run_id: str) -> A:
+        return self._send(Call("GET", f"pipelines/{_id(run_id)}"))
+
+    def cancel(self, run_id: str, reason: str | None = None) -> A:
+        """Ends the run and its unfinished stages; answers `{pipeline, reconciliation}`: what may still go on outside.
+
+        Of a cancelled run it changes nothing; of a completed or failed one it raises `StateInvalid`.
+        """
+        return self._send(Call("POST", f"pipelines/{_id(run_id)}/cancel", _given(reason=reason)))
+
+
+class Stages(Generic[A]):
+    """Decisions of the owning application (`resume`), and what people do to one stage (`retry`, `skip`)."""
+
+    def __init__(self, send: Callable[[Call], A]) -> None:
+        self._send = send
+
+    def resume(self, stage_id: str, approved: bool, rejection_reason: str | None = None) -> A:
+        """Decides a waiting stage. The same decision and reason again changes nothing; another raises
+        `GateDecisionConflict`.
+        """
+        body = _given(approved=approved, rejectionReason=rejection_reason)
+        return self._send(Call("POST", f"stages/{_id(stage_id)}/resume", body))
+
+    def retry(
+        self,
+        stage_id: str,
+        *,
+        reason: str,
+        scope: str = "stage",
+        input: str | None = None,  # noqa: A002
+        acknowledge_effects: bool | None = None,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Runs the stage again in a new epoch; `scope` is `stage` or `stage_and_downstream`."""
+        body = _given(scope=scope, reason=reason, input=input, acknowledge_effects=acknowledge_effects)
+        return self._send(_verb(f"v1/stages/{_id(stage_id)}/retry", body, dry_run, plan_digest, client_request_id))
+
+    def skip(
+        self,
+        stage_id: str,
+        *,
+        reason: str,
+        output: Any = None,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Leaves the stage out on purpose; what depends on it may go on, with `output`."""
+        body = _given(reason=reason, output=output)
+        return self._send(_verb(f"v1/stages/{_id(stage_id)}/skip", body, dry_run, plan_digest, client_request_id))
+
+
+class Executions(Generic[A]):
+    """Runs, as people's tools see them: the operations API calls a run an execution."""
+
+    def __init__(self, send: Callable[[Call], A]) -> None:
+        self._send = send
+
+    def list(self, *, next: str | None = None, **filters: str | int | Iterable[str]) -> A:  # noqa: A002
+        """One page: `{next, previous, results}`. Give `next` (or `previous`) of an answer to read on.
+
+        Filters: `status`, `pipeline`, `environment`, `application`, `handler`, `error_code`, `search`, `created_after`,
+        `created_before`, `recovered_from`, `page_size`; a sequence of values means any of them.
+        """
+        # Only its query is taken, so that the token never follows a URL to another host.
+        query = urlsplit(next).query if next else urlencode(_plain(filters), doseq=True)
+        return self._send(Call("GET", f"v1/executions?{query}" if query else "v1/executions", person=True))
+
+    def get(self, execution_id: str) -> A:
+        return self._send(Call("GET", f"v1/executions/{_id(execution_id)}", person=True))
+
+    def pause(self, execution_id: str, reason: str | None = None, *, client_request_id: str | None = None) -> A:
+        """Stops further dispatch; what runs may finish. Answers `{execution_id, status: "pause_signal_sent"}`."""
+        return self._send(
+            _verb(f"v1/executions/{_id(execution_id)}/pause", _given(reason=reason), id=client_request_id)
+        )
+
+    def resume(self, execution_id: str, reason: str | None = None, *, client_request_id: str | None = None) -> A:
+        """Lets a pausing or paused run go on. Answers `{execution_id, status: "resume_signal_sent"}`."""
+        return self._send(
+            _verb(f"v1/executions/{_id(execution_id)}/resume", _given(reason=reason), id=client_request_id)
+        )
+
+    def cancel(
+        self,
+        execution_id: str,
+        reason: str | None = None,
+        *,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Ends the run for good; the answer's `reconciliation` lists what may still go on outside."""
+        path = f"v1/executions/{_id(execution_id)}/cancel"
+        return self._send(_verb(path, _given(reason=reason), dry_run, plan_digest, client_request_id))
+
+
+def _verb(
+    path: str,
+    body: Json,
+    dry_run: bool = False,
+    plan_digest: str | None = None,
+    id: str | None = None,  # noqa: A002
+) -> Call:
+    """A mutating verb. Without an id of the caller's it gets one of its own, so that repeating it acts once; a new call
+    is a new act. A dry run changes nothing and has none.
+    """
+    if dry_run:
+        return Call("POST", path, body | _given(dry_run=True, plan_digest=plan_digest), person=True)
+    key = id or str(uuid.uuid4())
+    return Call("POST", path, body | _given(plan_digest=plan_digest, client_request_id=key), key=key, person=True)
+
+
+def encoded(body: Mapping[str, Any] | None) -> bytes | None:
+    return None if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+def _given(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _items(items: Items | None) -> list[Mapping[str, Any]] | None:
+    if items is None:
+        return None
+    if isinstance(items, Mapping):
+        return [{"key": key, "value": value} for key, value in items.items()]
+    return list(items)
+
+
+def _plain(filters: Mapping[str, str | int | Iterable[str]]) -> dict[str, Any]:
+    return {name: value if isinstance(value, str | int) else list(value) for name, value in filters.items()}
+
+
+def _id(value: str) -> str:
+    """An id as one path segment, whatever is in it."""
+    return quote(str(value), safe="")

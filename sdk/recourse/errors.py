@@ -1,0 +1,128 @@
+"""Every error that this package raises on purpose.
+
+An `ApiError` is a definite answer of the server. `OutcomeUnknown` is the lack of one: keep the idempotency key and
+repeat.
+`StageFailure`, `Release` and `Stopped` are raised by handlers, to say how their attempt ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+KEY_STAYS_USED = frozenset({"idempotency_conflict", "recovery_idempotency_conflict", "operator_review_required"})
+
+
+class RecourseError(Exception):
+    """Base of all."""
+
+
+class ConfigurationError(RecourseError):
+    """Something is missing before a request can be made; the text says what to set."""
+
+
+class HandlerNotRegistered(RecourseError):
+    """The registry has no handler of this name; the job was not touched."""
+
+
+class OutcomeUnknown(RecourseError):
+    """No definite answer came within the bounds of repeating: a timeout, a broken connection or 5xx each time.
+
+    The request may or may not have been carried out. Repeat it with the same `key`, or look it up (P27, P29, F127).
+    """
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class ApiError(RecourseError):
+    """The server refused, definitely. `errors` holds messages by field, `body` the whole problem document."""
+
+    def __init__(self, status: int, code: str, detail: str, body: Mapping[str, Any]) -> None:
+        super().__init__(f"{status} {code}: {detail}" if detail else f"{status} {code}")
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.body = body
+        self.errors: Any = body.get("errors") or {}
+
+    @property
+    def key_used(self) -> bool:
+        """Whether the idempotency key of the refused request is taken; most refusals leave it free (F127)."""
+        return self.code in KEY_STAYS_USED
+
+
+class InvalidRequest(ApiError):
+    """400, 413, 422: the request itself is wrong."""
+
+
+class Unauthorized(ApiError):
+    """401: no such key, token or session."""
+
+
+class PermissionDenied(ApiError):
+    """403: known, but not allowed."""
+
+
+class NotFound(ApiError):
+    """404: no such thing, or not yours to see."""
+
+
+class Conflict(ApiError):
+    """409: the state of the run or stage, or an earlier decision, stands against it."""
+
+
+class IdempotencyConflict(Conflict):
+    """409: the key was used before for another intent."""
+
+
+class GateDecisionConflict(Conflict):
+    """409: the gate was decided before, otherwise."""
+
+
+class StateInvalid(Conflict):
+    """409: the run or the stage is not in a state from which this leads anywhere."""
+
+
+_BY_CODE: dict[str, type[ApiError]] = {
+    "idempotency_conflict": IdempotencyConflict,
+    "recovery_idempotency_conflict": IdempotencyConflict,
+    "gate_decision_conflict": GateDecisionConflict,
+    "execution_state_invalid": StateInvalid,
+    "stage_state_invalid": StateInvalid,
+}
+_BY_STATUS: dict[int, type[ApiError]] = {
+    400: InvalidRequest,
+    401: Unauthorized,
+    403: PermissionDenied,
+    404: NotFound,
+    409: Conflict,
+    413: InvalidRequest,
+    422: InvalidRequest,
+}
+
+
+def api_error(status: int, body: Mapping[str, Any]) -> ApiError:
+    """The typed error for a problem document; the code decides, then the status."""
+    code = str(body.get("code") or f"http_{status}")
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
+    return kind(status, code, str(body.get("detail") or body.get("title") or ""), body)
+
+
+class StageFailure(RecourseError):
+    """Raised by a handler: the attempt failed with this code. `retryable=False` forbids an automatic retry (P42)."""
+
+    def __init__(self, code: str, message: str = "", retryable: bool | None = None) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+        self.message = message
+        self.retryable = retryable
+
+
+class Release(RecourseError):
+    """Raised by a handler: give the stage back untouched, to be run from its beginning later. Nothing is counted."""
+
+
+class Stopped(RecourseError):
+    """Raised by `ctx.raise_if_stopped()`: the attempt was cancelled or lost, or the worker is ending."""

@@ -1,0 +1,95 @@
+"""The command line of the worker."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+
+from recourse.errors import ApiError, ConfigurationError
+from recourse.worker import Worker
+
+DESCRIPTION = """\
+Runs the stages of one application. Import the modules that register your handlers:
+
+  # my/handlers.py
+  from recourse import handler
+
+  @handler("ValidateInvoiceHandler")
+  def validate(ctx):
+      invoice = ctx.json()
+      return {"valid": True}
+
+  RECOURSE_API_KEY=... python -m recourse.worker --handlers my.handlers --url http://localhost:8000
+
+The worker reconnects by itself when the server is away. SIGTERM or SIGINT ends it in order: it pulls nothing more, lets
+running handlers finish for --drain-seconds, gives back what does not, delivers results, and says goodbye.
+"""
+
+EPILOG = """\
+environment: RECOURSE_API_KEY (or PIPELOGIQ_API_KEY) the application's key, never given on the command line;
+RECOURSE_URL, RECOURSE_HANDLERS, RECOURSE_WORKER_NAME, RECOURSE_CONCURRENCY stand in for the options of these names.
+exit status: 0 ended in order, 2 wrong options or no handlers, 3 the server refused the key or the handlers.
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        for module in _words(options.handlers):
+            importlib.import_module(module)
+        worker = Worker(
+            options.url,
+            name=options.name,
+            concurrency=options.concurrency,
+            prefetch=options.prefetch,
+            batch=options.batch,
+            drain_seconds=options.drain_seconds,
+        )
+    except (ConfigurationError, ModuleNotFoundError) as error:
+        sys.stderr.write(f"recourse.worker: {error}\n")
+        return 2
+    try:
+        worker.run()
+    except ApiError as error:
+        sys.stderr.write(f"recourse.worker: the server refused this worker: {error}\n")
+        return 3
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    env = os.environ.get
+    parser = argparse.ArgumentParser(
+        prog="python -m recourse.worker",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--handlers", default=env("RECOURSE_HANDLERS", ""), help="modules to import, separated by commas")
+    add("--url", default=None, help="the console's address (RECOURSE_URL, else http://localhost:8000)")
+    add("--name", default=env("RECOURSE_WORKER_NAME"), help="shown on the workers screen (host and process id)")
+    add(
+        "--concurrency",
+        type=int,
+        default=int(env("RECOURSE_CONCURRENCY", "16")),
+        help="attempts that run at once (16)",
+    )
+    add("--prefetch", type=int, default=0, help="further jobs to hold ready, for very short handlers only (0)")
+    add("--batch", type=int, default=200, help="most jobs to take in one pull (200)")
+    add("--drain-seconds", type=float, default=30.0, help="how long running handlers may finish at the end (30)")
+    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    return parser
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Attempts that this worker holds: renews their leases, and gives them up before they end.
+
+Time is the local clock's (`recourse.clock`), counted from the moment a request was *sent*: the server can only have
+granted its lease later, so ours ends first. What this cannot do: stop a handler that does not look at `ctx.cancelled`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from recourse import clock
+from recourse.context import Control, StageContext
+from recourse.jobs import Job
+from recourse.repeating import Backoff
+from recourse.worker.session import Session, Unavailable
+
+log = logging.getLogger("recourse.worker")
+
+MOST_PER_REQUEST = 200
+
+
+class Held:
+    """One attempt in this worker's hands, from the pull until its result is confirmed."""
+
+    __slots__ = ("abandoned", "context", "control", "job", "lost", "renew_at", "running")
+
+    def __init__(self, job: Job, control: Control, renew_at: float) -> None:
+        self.job = job
+        self.control = control
+        self.context = StageContext(job, control)
+        self.renew_at = renew_at
+        self.running = True
+        self.lost = False
+        self.abandoned = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self.lost or clock.now() >= self.control.owned_until
+
+    def lose(self) -> None:
+        """Ownership is gone, for good: no later renewal brings it back."""
+        self.lost = True
+        self.control.stop("lost")
+
+
+class Leases:
+    """All held attempts, with the thread that renews and the one that fences.
+
+    The fence is a thread of its own because a renewal may hang in the network just when the lease ends (F03).
+    A worker that holds nothing wakes neither.
+    """
+
+    def __init__(self, session: Session, announce: Callable[[], None]) -> None:
+        self._session = session
+        self._announce = announce
+        self._held: dict[str, Held] = {}
+        self._changed = threading.Condition()
+        self._sleeping = 0
+        self._closed = False
+
+    def start(self) -> None:
+        for name, step in (("renew", self._renew_step), ("fence", self._fence_step)):
+            threading.Thread(target=self._loop, args=(step,), name=f"recourse-{name}", daemon=True).start()
+
+    def hold(self, job: Job, asked_at: float) -> Held:
+        """Takes an acquired job in. `asked_at`: when the request that brought it was sent."""
+        control = Control(self._announce)
+        control.owned_until = asked_at + self._owned_seconds
+        held = Held(job, control, asked_at + self._session.renew_seconds)
+        with self._changed:
+            self._held[job.execution_id] = held
+            if self._sleeping:
+                self._changed.notify_all()
+        return held
+
+    def drop(self, held: Held) -> None:
+        """Its end is confirmed, or there is nothing more to hold it for."""
+        with self._changed:
+            self._held.pop(held.job.execution_id, None)
+
+    def all(self) -> list[Held]:
+        with self._changed:
+            return list(self._held.values())
+
+    def lose_all(self) -> None:
+        """The session under which all was held is gone."""
+        for held in self.all():
+            held.lose()
+
+    def find(self, command: Mapping[str, Any]) -> list[Held]:
+        """The held attempts that a command means: by attempt, else by stage; all when it names neither."""
+        execution_id, stage_id = command.get("executionId"), command.get("stageId")
+        return [
+            held
+            for held in self.all()
+            if execution_id in (None, held.job.execution_id) and stage_id in (None, held.job.stage_id)
+        ]
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def _owned_seconds(self) -> float:
+        """Our share of a lease: it ends a tenth, at most a second, before the server's does."""
+        lease = self._session.lease_seconds
+        return lease - min(1.0, lease / 10)
+
+    def _loop(self, step: Callable[[], float]) -> None:
+        """Calls `step`, which returns the local time of its next call. What is held later is never due earlier than
+        what is held now, so only a thread that waits for nothing at all has to be woken.
+        """
+        while not self._closed:
+            due = step()
+            with self._changed:
+                if self._closed:
+                    return
+                if due is math.inf and not self._held:
+                    self._sleeping += 1
+                    self._changed.wait()
+                    self._sleeping -= 1
+                elif not self._closed:
+                    self._changed.wait(min(max(0.0, due - clock.now()), self._session.renew_seconds))
+
+    def _fence_step(self) -> float:
+        now = clock.now()
+        due = math.inf
+        for held in self.all():
+            if held.lost:
+                continue
+            if now >= held.control.owned_until:
+                log.warning("gave up attempt %s: its lease could not be renewed in time", held.job.execution_id)
+                held.lose()
+            else:
+                due = min(due, held.control.owned_until)
+        return due
+
+    def _renew_step(self) -> float:
+        live = [held for held in self.all() if not held.is_lost]
+        if not live:
+            return math.inf
+        if min(held.renew_at for held in live) <= clock.now():
+            for start in range(0, len(live), MOST_PER_REQUEST):
+                self._renew(live[start : start + MOST_PER_REQUEST])
+        return min(held.renew_at for held in live)
+
+    def _renew(self, live: list[Held]) -> None:
+        """Renews many at once (P51). Without an answer it is tried again soon, as long as the lease may live."""
+        leases = [{"stageId": held.job.stage_id, "executionId": held.job.execution_id} for held in live]
+        sent_at = clock.now()
+        seconds = max(0.2, self._session.renew_seconds / 2)
+        try:
+            answer = self._session.post("leases/renew", json.dumps({"leases": leases}).encode(), seconds=seconds)
+            if answer.status >= 400:
+                raise Unavailable(f"the renewal was refused: {answer.status} {answer.body.get('code')}")
+            told = by_attempt(live, answer.body.get("leases") or [])
+        except Unavailable as error:
+            again = clock.now() + Backoff(first=self._session.renew_seconds / 8).next(error.wait)
+            for held in live:
+                held.renew_at = again
+            log.warning("leases not renewed: %s", error)
+            return
+        for held in live:
+            self._apply(held, told.get(held.job.execution_id, {}), sent_at)
+
+    def _apply(self, held: Held, lease: Mapping[str, Any], sent_at: float) -> None:
+        """Moves one lease, or gives the attempt up. One that we gave up already is not taken back; one that the answer
+        leaves out is neither renewed nor lost, and its time runs on.
+        """
+        commands = lease.get("commands")
+        if commands:
+            self._session.on_commands(
+                [{"stageId": held.job.stage_id, "executionId": held.job.execution_id} | command for command in commands]
+            )
+        held.renew_at = sent_at + self._session.renew_seconds
+        if held.is_lost:
+            held.lose()
+        elif lease.get("acquired") is True:
+            held.control.owned_until = sent_at + self._owned_seconds
+        elif "acquired" in lease:
+            if held.running:
+                log.warning("lost attempt %s: %s", held.job.execution_id, lease.get("reason") or "no reason given")
+            held.lose()
+
+
+def by_attempt(sent: list[Held], items: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The items of a batch answer by attempt: by the id they carry, else by their place."""
+    told: dict[str, Mapping[str, Any]] = {}
+    for position, item in enumerate(items):
+        key = item.get("executionId") or (sent[position].job.execution_id if position < len(sent) else None)
+        if key is not None:
+            told[key] = item
+    return told
