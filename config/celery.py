@@ -1,23 +1,28 @@
 """The Celery application: which broker, which tasks, what happens every second.
 
-Durability is the database's: a task is a nudge that may be lost or doubled without harm. Tasks are acknowledged after they
-ran, one at a time, and nobody waits for a result.
+Durability is the database's: a task is a nudge that may be lost or doubled without harm. Tasks are acknowledged after
+they ran, one at a time, and nobody waits for a result.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 from celery import Celery
+from celery.platforms import SecurityWarning
 from celery.signals import task_prerun
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-from django.conf import settings  # noqa: E402
-from django.db import close_old_connections  # noqa: E402
+from django.conf import settings
+from django.db import close_old_connections
 
 SWEEP_SECONDS = 1.0
+
+# Celery warns root of pickled messages; only JSON is accepted here.
+warnings.filterwarnings("ignore", category=SecurityWarning)
 
 app = Celery("recourse")
 
@@ -29,6 +34,7 @@ def configuration(broker_url: str, data_dir: os.PathLike[str]) -> dict[str, Any]
         "broker_transport_options": _transport_options(broker_url, data_dir),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        "accept_content": ["json"],
         "task_ignore_result": True,
         "task_acks_late": True,
         "task_reject_on_worker_lost": True,

@@ -1,4 +1,4 @@
-"""What every management command needs before Django reads its settings: the data directory and a database that answers."""
+"""What every management command needs before Django reads its settings: a data directory and its database."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import os
 import sys
 from pathlib import Path
 
-# These need no database; `up` and `runserver`'s child find or start theirs themselves.
+# These need no database, or, like `up`, start it themselves.
 WITHOUT_DATABASE = {"help", "version", "--help", "-h", "--version", "up"}
 
 
 def prepare(arguments: list[str]) -> list[str]:
     """Take `--data DIR` out of a command line (it becomes RECOURSE_DATA) and make the embedded database available.
 
-    The database is the running one, or one that is started for this command's time. With DATABASE_URL nothing is started.
-    Ends the process with exit code 2 and one sentence when the database cannot be started or `--data` names nothing.
+    The database is the running one, or one that is started for this command's time; with DATABASE_URL nothing is
+    started. Ends the process with exit code 2 and one sentence when the database cannot be started or `--data` names
+    nothing.
     """
     rest, data = _without_data(arguments)
     if data is not None:

@@ -3,16 +3,16 @@
 Three parts meet at two lock files, which the kernel releases whenever their holder dies, however it dies:
 
 - a *user* (a command, `up`) holds `pg.users.lock` shared for as long as it needs the database;
-- the *keeper*, a small process, holds `pg.keeper.lock`, starts PostgreSQL in `pg/`, restarts it when it crashes, and waits
-  for `pg.users.lock` exclusively. Getting that lock means that nobody needs the database: it stops it and ends;
-- PostgreSQL, a child of the keeper, listens on a unix socket only and is told by the kernel (Linux) to shut down when its
-  keeper dies.
+- the *keeper*, a small process, holds `pg.keeper.lock`, starts PostgreSQL in `pg/`, restarts it when it crashes, and
+  waits for `pg.users.lock` exclusively. Getting that lock means that nobody needs the database: it stops it and ends;
+- PostgreSQL, a child of the keeper, listens on a unix socket only and is told by the kernel (Linux) to shut down when
+  its keeper dies.
 
 So two commands may overlap in any order, a crash leaves nothing to clean up, and no lock file ever has to be removed.
 This file runs alone (`python -P -S config/embedded.py`), without the site packages: a keeper costs a few megabytes.
 
-Limits: POSIX only; elsewhere than on Linux a keeper killed with -9 leaves PostgreSQL running until the next start, which
-finds it and stops it.
+Limits: POSIX only; elsewhere than on Linux a keeper killed with -9 leaves PostgreSQL running until the next start,
+which finds it and stops it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Attachment:
 def attach(data_dir: Path, *, throwaway: bool = False) -> Attachment:
     """Make sure that the database of `data_dir` answers, and keep it until `release()`.
 
-    Uses the running server, or starts one. Makes `data_dir`, the cluster and the database `recourse` when they are missing.
+    Uses the running server, or starts one. Makes `data_dir`, the cluster and the database when they are missing.
     Raises EmbeddedDatabaseError when the server does not answer in time, with the end of its log.
     """
     attachment = hold(data_dir)
@@ -145,20 +145,19 @@ def wait_until_ready(data_dir: Path, keeper: subprocess.Popen[bytes] | None = No
         except psycopg.OperationalError as error:
             gave_up = keeper is not None and keeper.poll() is not None and not _kept(data_dir)
             if gave_up or time.monotonic() > deadline:
-                raise EmbeddedDatabaseError(
-                    f"The embedded database in {data_dir / 'pg'} did not start. Its log ends with:\n{_log_tail(data_dir)}"
-                ) from error
+                sentence = f"The embedded database in {data_dir / 'pg'} did not start. Its log ends with:"
+                raise EmbeddedDatabaseError(f"{sentence}\n{_log_tail(data_dir)}") from error
             time.sleep(0.03)
 
 
 def socket_directory(data_dir: Path) -> Path:
-    """Where the server of `data_dir` listens: its own directory, or a short one when the path is too long for a socket."""
+    """Where the server of `data_dir` listens: in its own directory, or in a short one when the path is too long."""
     inside = data_dir / "pg"
     # sun_path holds 108 bytes on Linux and 104 elsewhere, with the closing zero.
     if len(os.fsencode(inside / f".s.PGSQL.{PORT}")) < 104:
         return inside
     digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
-    return Path("/tmp") / f"recourse-{digest}"
+    return Path("/tmp") / f"recourse-{digest}"  # noqa: S108 - the keeper makes sure that it is its own
 
 
 def keeper_command(data_dir: Path, *, throwaway: bool = False) -> list[str]:
@@ -173,7 +172,7 @@ def keeper_command(data_dir: Path, *, throwaway: bool = False) -> list[str]:
     return [*command, "--throwaway"] if throwaway else command
 
 
-# --- the keeper ---------------------------------------------------------------------------------------------------------
+# --- the keeper ---
 
 
 class Keeper:
@@ -346,7 +345,7 @@ class Cluster:
         return prepare
 
 
-# --- locks, accounts, processes -----------------------------------------------------------------------------------------
+# --- locks, accounts, processes ---
 
 
 def _lock(path: Path, kind: int, deadline: float) -> int:
@@ -398,7 +397,7 @@ def _answers(data_dir: Path) -> bool:
 
 
 def _account(data_dir: Path) -> tuple[int, int] | None:
-    """The account for a server started by root, which PostgreSQL refuses to run as: who owns `pg/`, or a system account."""
+    """Who runs the server when root starts it, as PostgreSQL refuses root: the owner of `pg/`, or a system account."""
     if os.geteuid() != 0:
         return None
     with suppress(FileNotFoundError):
@@ -424,8 +423,8 @@ def _can_reach(path: Path, uid: int, gid: int) -> bool:
 def _become(account: tuple[int, int], *, keep_search: bool) -> None:
     """Turn this child of root into `account`, for good.
 
-    With `keep_search` it may still pass through folders closed to others: a data directory under `/root`, say. The other
-    ways are to open those folders to everybody, or to leave the data somewhere else than asked.
+    With `keep_search` it may still pass through folders closed to others: a data directory under `/root`, say. The
+    other ways are to open those folders to everybody, or to leave the data somewhere else than asked.
     """
     uid, gid = account
     libc = _libc() if keep_search and sys.platform == "linux" else None

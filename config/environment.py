@@ -113,6 +113,7 @@ VARIABLES = (
         choices=("command", "web", "worker", "beat"),
         group="internal",
     ),
+    Variable("RECOURSE_LISTEN_FD", "", "The listening socket that `up` hands to the web server.", group="internal"),
     Variable("RECOURSE_URL", "", "Address of the console, for the client and worker library.", group="client"),
     Variable("RECOURSE_API_KEY", "", "An application's key, for the client and worker library.", group="client"),
     Variable("RECOURSE_TOKEN", "", "A person's token, for the client library and command line.", group="client"),
@@ -247,10 +248,9 @@ class _Reader:
         except ValueError:
             self.problems.append(f"{name} is {text!r}; it must be {limits}.")
             return fallback
-        if variable.minimum is not None and variable.maximum is not None:
-            if not variable.minimum <= number <= variable.maximum:
-                self.problems.append(f"{name} is {number}; it must be {limits}.")
-                return fallback
+        if not (variable.minimum or 0) <= number <= (variable.maximum or number):
+            self.problems.append(f"{name} is {number}; it must be {limits}.")
+            return fallback
         return number
 
 
@@ -270,8 +270,8 @@ def _unknown(values: Mapping[str, str]) -> list[str]:
 
 
 def _database(url: str, data_dir: Path, pool: int, problems: list[str]) -> dict[str, Any]:
-    # A pool belongs to the long-lived threads of a web process. Workers fork, and a pool does not survive that: they and
-    # the commands keep one connection each.
+    # A pool belongs to the long-lived threads of a web process. Workers fork, and a pool does not survive that: they
+    # and the commands keep one connection each.
     options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": pool, "timeout": 10}} if pool else {}
     common = {
         "ENGINE": "django.db.backends.postgresql",

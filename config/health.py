@@ -1,7 +1,8 @@
-"""Health routes: alive, ready, metrics. For supervisors, load balancers and Prometheus; no log-in, nothing secret in them."""
+"""Health routes for supervisors, load balancers and Prometheus: they need no log-in and tell nothing secret."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from django.conf import settings
@@ -36,7 +37,7 @@ def metrics_text(request: HttpRequest) -> HttpResponse:
     return HttpResponse(metrics.render(), content_type=CONTENT_TYPE_LATEST)
 
 
-class NotReady(Exception):
+class NotReadyError(Exception):
     """A part that the console needs is missing; the message is public."""
 
 
@@ -49,15 +50,19 @@ def _migrations() -> None:
     executor = MigrationExecutor(connection)
     missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if missing:
-        raise NotReady(f"{len(missing)} not applied, the first is {missing[0][0]}")
+        raise NotReadyError(f"{len(missing)} not applied, the first is {missing[0][0]}")
 
 
 def _broker() -> None:
     from config.celery import app
 
-    if settings.CELERY_BROKER_URL.startswith(("filesystem:", "memory:")):
+    url = settings.CELERY_BROKER_URL
+    if url.startswith("filesystem:"):
+        folder = settings.DATA_DIR / "broker" / "queue"
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise NotReadyError("its folder cannot be written")
         return
-    with app.connection_for_write(connect_timeout=BROKER_SECONDS) as broker:
+    with app.connection(url, connect_timeout=BROKER_SECONDS) as broker:
         broker.ensure_connection(max_retries=1, interval_start=0, timeout=BROKER_SECONDS)
 
 
@@ -67,7 +72,7 @@ CHECKS: dict[str, Callable[[], None]] = {"database": _database, "migrations": _m
 def _outcome(check: Callable[[], None]) -> str:
     try:
         check()
-    except NotReady as error:
+    except NotReadyError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - whatever a driver raises, the answer is "not ready"
         # The class alone: a driver's message may hold addresses and user names.

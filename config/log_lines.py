@@ -1,4 +1,4 @@
-"""Log lines: one readable line per event for people, or JSON for collectors, from structlog and the standard library alike."""
+"""Log lines of all libraries alike: one readable line per event for people, or JSON for collectors."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ def configure(*, level: str, form: str) -> None:
                 "celery.worker.strategy": {"level": "WARNING"},
                 "celery.app.trace": {"level": "WARNING"},
                 "celery.beat": {"level": "WARNING"},
+                # It warns that a file system broker has no host name.
+                "kombu.connection": {"level": "ERROR"},
             },
         }
     )

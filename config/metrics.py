@@ -1,7 +1,7 @@
 """Prometheus metrics: request counters here, and a place where other parts add what they can count.
 
-Web processes share their counters through files in a directory that `up` names in PROMETHEUS_MULTIPROC_DIR, so that it does
-not matter which of them answers `/metrics`. Without that directory a process reports itself alone.
+Web processes share their counters through files in a directory that `up` names in PROMETHEUS_MULTIPROC_DIR, so that it
+does not matter which of them answers `/metrics`. Without that directory a process reports itself alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _sources: list[Source] = []
 
 
 def add_source(source: Source) -> None:
-    """Have `source` asked at every scrape. It returns metric families read from the database; adding it twice is a no-op."""
+    """Have `source` asked for metric families at every scrape. Adding it twice is a no-op."""
     if source not in _sources:
         _sources.append(source)
 
@@ -45,7 +45,7 @@ def render() -> bytes:
 
 
 class RequestMetricsMiddleware:
-    """Counts requests by method, route pattern and status, and times them. Never by path: ids would make endless series."""
+    """Counts and times requests by method, route and status. Never by path: ids would make endless series."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import secrets
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +25,8 @@ def encryption_key(data_dir: Path, problems: list[str]) -> str:
 def load_or_make(path: Path, make: Callable[[], str], problems: list[str]) -> str:
     """Read the secret in `path`, or make it there, readable by its owner alone.
 
-    Of several processes that start at once, one makes it and all read the same. When it can be neither read nor written,
-    a value for this process alone is returned and `problems` gets a sentence.
+    Of several processes that start at once, one makes it and all read the same. When it can be neither read nor
+    written, a value for this process alone is returned and `problems` gets a sentence.
     """
     try:
         return path.read_text().strip()
@@ -35,18 +36,22 @@ def load_or_make(path: Path, make: Callable[[], str], problems: list[str]) -> st
         problems.append(f"{path} cannot be read ({error.strerror}).")
         return make()
     value = make()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _publish(path, value)
+        return path.read_text().strip()
+    except OSError as error:
+        problems.append(f"{path} cannot be written ({error.strerror}): set the variable {path.name}.")
+        return value
+
+
+def _publish(path: Path, value: str) -> None:
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
         with os.fdopen(handle, "w") as file:
             file.write(value + "\n")
         # Fails when another process was first; its value counts then.
         with suppress(FileExistsError):
             os.link(draft, path)
-        return path.read_text().strip()
-    except OSError as error:
-        problems.append(f"{path} cannot be written ({error.strerror}): set the variable {path.name}.")
-        return value
     finally:
-        draft.unlink(missing_ok=True)
+        os.unlink(draft)

@@ -1,4 +1,4 @@
-"""Django settings. What an operator may set comes from the environment and is described in docs/reference/settings.md."""
+"""Django settings. What an operator may set comes from the environment: docs/reference/settings.md."""
 
 from config import log_lines
 from config.environment import Environment

@@ -1,8 +1,8 @@
 """The `clock` fixture: time that tests move forward by hand.
 
 All SQL reads time through `recourse_now()`, which adds the session setting `recourse.clock_shift`. The clock puts that
-setting on every Django connection of this process, open ones and those to come, whichever thread or pool they belong to,
-before their next statement.
+setting on every Django connection of this process, open ones and those to come, whichever thread or pool they belong
+to, before their next statement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides, before Django reads its settings, which PostgreSQL the test session uses.
 
-With DATABASE_URL: that server. Without: an embedded one in a temporary directory, started for the session by the process
-that began it (the workers of a parallel run find it through RECOURSE_DATA) and gone with it.
+With DATABASE_URL: that server. Without: an embedded one in a temporary directory, started for the session by the
+process that began it (the workers of a parallel run find it through RECOURSE_DATA) and gone with it.
 """
 
 from __future__ import annotations

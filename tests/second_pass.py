@@ -1,7 +1,7 @@
-"""Runs the tests that speak to the database once more, on a PostgreSQL server of its own version beside the embedded one.
+"""Runs the tests that speak to the database once more, on a PostgreSQL server that is not the embedded one.
 
-For `make test`. The server is the one at RECOURSE_TEST_SERVER_URL; when none answers, this says so and is content, unless
-RECOURSE_REQUIRE_SERVICES=1. Arguments go to pytest. The exit code is pytest's.
+For `make test`. The server is the one at RECOURSE_TEST_SERVER_URL; when none answers, this says so and is content,
+unless RECOURSE_REQUIRE_SERVICES=1. Arguments go to pytest. The exit code is pytest's.
 """
 
 from __future__ import annotations

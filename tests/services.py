@@ -1,4 +1,4 @@
-"""Services that some tests need. One that does not answer skips them with the reason, or fails them where CI demands it."""
+"""Services that some tests need: one that does not answer skips them, or fails them where CI demands it."""
 
 from __future__ import annotations
 

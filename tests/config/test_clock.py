@@ -22,10 +22,10 @@ def test_time_stands_at_the_present_until_it_is_moved(clock: Clock) -> None:
 
 @pytest.mark.django_db
 def test_a_rolled_back_savepoint_does_not_turn_the_clock_back(clock: Clock) -> None:
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
+    with transaction.atomic():
         clock.advance(30)
         assert told() == 30
-        raise ZeroDivisionError
+        transaction.set_rollback(True)
     assert told() == 30
 
 

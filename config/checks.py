@@ -1,0 +1,114 @@
+"""System checks: what would make the console unsafe or wrong is said before it starts, with a stable id each.
+
+`manage.py check` and `up` run them all; the web server refuses to load with values that could not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from cryptography.fernet import Fernet
+from django.apps import AppConfig
+from django.core import checks
+from django.db import connections
+from django.db.utils import OperationalError
+
+from config.environment import Environment
+from config.settings import env
+
+OLDEST_SERVER = 150000
+BROKERS = ("redis", "rediss", "amqp", "amqps", "sqs", "filesystem")
+
+
+@checks.register(checks.Tags.compatibility)
+def environment_is_usable(app_configs: Iterable[AppConfig] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Judge the environment that this process was started with."""
+    return list(judge(env))
+
+
+@checks.register(checks.Tags.database)
+def server_is_supported(databases: Iterable[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Judge the database server. Asked only where a database may be used."""
+    messages: list[checks.CheckMessage] = []
+    for alias in databases or ():
+        connection = connections[alias]
+        if connection.vendor != "postgresql":
+            messages.append(_error(6, f"The database is {connection.display_name}; only PostgreSQL is supported."))
+            continue
+        try:
+            connection.ensure_connection()
+        except OperationalError as error:
+            messages.append(_error(7, f"The database does not answer: {str(error).strip()}"))
+            continue
+        version = connection.connection.info.server_version
+        if version < OLDEST_SERVER:
+            messages.append(
+                _error(8, f"PostgreSQL {version // 10000} is too old.", "PostgreSQL 15 or newer is needed.")
+            )
+    return messages
+
+
+def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
+    """All that is wrong with an environment. E001–E005 and E009–E012; pure."""
+    for problem in environment.problems:
+        yield _error(1, problem)
+    for sentence in environment.unknown:
+        yield _error(2, sentence)
+    if environment.renew_seconds * 3 > environment.lease_seconds:
+        yield _error(
+            3,
+            f"RECOURSE_RENEW_SECONDS is {environment.renew_seconds}, more than a third of the lease of "
+            f"{environment.lease_seconds} s: one late renewal would give live work away.",
+            f"Set it to {max(1, environment.lease_seconds // 3)} or less, or leave it out.",
+        )
+    if environment.waiting_pulls >= environment.web_threads:
+        yield _error(
+            4,
+            f"RECOURSE_WAITING_PULLS is {environment.waiting_pulls} and a web process has {environment.web_threads} "
+            "threads: waiting pulls could take them all.",
+            "Set it below RECOURSE_WEB_THREADS.",
+        )
+    yield from _broker(environment)
+    if not _is_fernet_key(environment.encryption_key):
+        yield _error(9, "RECOURSE_ENCRYPTION_KEY is not a Fernet key.", "32 bytes in URL-safe base64, 44 characters.")
+    if environment.production:
+        yield from _production(environment)
+
+
+def _broker(environment: Environment) -> Iterator[checks.CheckMessage]:
+    kind = urlsplit(environment.broker_url).scheme.split("+")[0]
+    if kind == "memory":
+        yield _error(5, "CELERY_BROKER_URL is memory://, which other processes cannot see.", "Use redis:// or amqp://.")
+    elif kind not in BROKERS:
+        yield _error(5, f"CELERY_BROKER_URL begins with {kind!r}.", "Use redis:// or amqp://, or leave it out.")
+    elif kind == "filesystem" and environment.production and not environment.embedded:
+        yield _error(
+            5,
+            "The file system broker serves one host only, and DATABASE_URL suggests that there are more.",
+            "Set CELERY_BROKER_URL to redis://… or amqp://….",
+        )
+
+
+def _production(environment: Environment) -> Iterator[checks.CheckMessage]:
+    if len(environment.secret_key) < 32 or environment.secret_key.startswith(("insecure", "django-insecure")):
+        yield _error(10, "SECRET_KEY is too weak for production.", "Leave it out, or set 50 random characters.")
+    if environment.debug:
+        yield _error(11, "RECOURSE_DEBUG is on in production: pages would show settings and source.", "Leave it out.")
+    if "*" in environment.allowed_hosts or not environment.allowed_hosts:
+        yield _error(
+            12, "RECOURSE_ALLOWED_HOSTS must name the hosts in production.", "For example console.example.org."
+        )
+
+
+def _is_fernet_key(key: str) -> bool:
+    try:
+        Fernet(key)
+    except ValueError:
+        return False
+    return True
+
+
+def _error(number: int, message: str, hint: str | None = None) -> checks.Error:
+    return checks.Error(message, hint=hint, id=f"recourse.E{number:03d}")

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+from cryptography.fernet import Fernet
+from django.core import checks
+from django.db import connection
+
+from config.checks import judge, server_is_supported
+from config.environment import Environment
+
+SOUND = {"SECRET_KEY": "s" * 50, "RECOURSE_ENCRYPTION_KEY": Fernet.generate_key().decode()}
+SOUND_IN_PRODUCTION = SOUND | {"RECOURSE_ENV": "production", "RECOURSE_ALLOWED_HOSTS": "console.example.org"}
+
+
+def found(**values: str) -> dict[str, str]:
+    """What is wrong with these variables: id → sentence."""
+    return {str(message.id): message.msg for message in judge(Environment.from_os(SOUND | values))}
+
+
+def test_the_defaults_are_sound_in_development_and_in_production() -> None:
+    assert found() == {}
+    assert found(**SOUND_IN_PRODUCTION) == {}
+
+
+@pytest.mark.parametrize(
+    ("lease", "renew", "sound"), [("60", "20", True), ("60", "21", False), ("15", "5", True), ("15", "6", False)]
+)
+def test_renewing_less_often_than_three_times_a_lease_is_refused(lease: str, renew: str, sound: bool) -> None:
+    """F11: an interval close to the lease gives live work away at the first delay."""
+    wrong = found(RECOURSE_LEASE_SECONDS=lease, RECOURSE_RENEW_SECONDS=renew)
+    assert ("recourse.E003" in wrong) is not sound
+
+
+@pytest.mark.parametrize("lease", ["3", "10", "60", "100", "3600"])
+def test_the_interval_that_is_left_out_suits_every_lease(lease: str) -> None:
+    """F11."""
+    assert found(RECOURSE_LEASE_SECONDS=lease) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        (
+            "RECOURSE_LEASE_SECONDS",
+            "soon",
+            "RECOURSE_LEASE_SECONDS is 'soon'; it must be a whole number from 3 to 3600.",
+        ),
+        ("RECOURSE_LEASE_SECONDS", "2", "RECOURSE_LEASE_SECONDS is 2; it must be a whole number from 3 to 3600."),
+        ("RECOURSE_LEASE_SECONDS", "3601", "RECOURSE_LEASE_SECONDS is 3601; it must be a whole number from 3 to 3600."),
+        ("RECOURSE_WEB_PROCESSES", "1.5", "RECOURSE_WEB_PROCESSES is '1.5'; it must be a whole number from 1 to 64."),
+        ("RECOURSE_ENV", "prod", "RECOURSE_ENV is 'prod'; it must be one of: development, production."),
+        ("RECOURSE_DEBUG", "yes", "RECOURSE_DEBUG is 'yes'; it must be one of: 0, 1."),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_with_its_limits(name: str, value: str, sentence: str) -> None:
+    assert found(**{name: value}) == {"recourse.E001": sentence}
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://root@localhost/app", "sqlite:///app.db", "postgres://h:port/db", "postgres://host", "nonsense"]
+)
+def test_only_a_postgresql_address_is_taken(url: str) -> None:
+    wrong = found(DATABASE_URL=url)
+    assert list(wrong) == ["recourse.E001"]
+    assert "DATABASE_URL" in wrong["recourse.E001"]
+
+
+def test_a_mistyped_variable_is_refused_with_the_name_that_was_meant() -> None:
+    sentence = "RECOURSE_LEASE_SECOND is set, but there is no such setting. Did you mean RECOURSE_LEASE_SECONDS?"
+    assert found(RECOURSE_LEASE_SECOND="30") == {"recourse.E002": sentence}
+
+
+def test_variables_of_other_programs_are_none_of_our_business() -> None:
+    assert found(RECOURSEFUL="1", PATH="/bin", RECOURSE_URL="http://localhost:8000", RECOURSE_API_KEY="k") == {}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "threads", "sound"), [("8", "16", True), ("15", "16", True), ("16", "16", False), ("20", "4", False)]
+)
+def test_waiting_pulls_always_leave_a_thread_free(waiting: str, threads: str, sound: bool) -> None:
+    wrong = found(RECOURSE_WAITING_PULLS=waiting, RECOURSE_WEB_THREADS=threads)
+    assert ("recourse.E004" in wrong) is not sound
+
+
+@pytest.mark.parametrize(
+    ("url", "sound"),
+    [
+        ("memory://", False),
+        ("file:///tmp", False),
+        ("redis://localhost/0", True),
+        ("amqps://broker.example.org//", True),
+        ("filesystem://", True),
+    ],
+)
+def test_a_broker_that_loses_or_hides_messages_is_refused(url: str, sound: bool) -> None:
+    assert ("recourse.E005" in found(CELERY_BROKER_URL=url)) is not sound
+
+
+def test_the_file_system_broker_is_refused_where_several_hosts_are_likely() -> None:
+    several = SOUND_IN_PRODUCTION | {"DATABASE_URL": "postgres://db.example.org/recourse"}
+    assert list(found(**several)) == ["recourse.E005"]
+    assert found(**several, CELERY_BROKER_URL="redis://redis.example.org") == {}
+
+
+def test_an_encryption_key_of_the_wrong_form_is_refused() -> None:
+    assert list(found(RECOURSE_ENCRYPTION_KEY="short")) == ["recourse.E009"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "number"),
+    [
+        ("SECRET_KEY", "short", "E010"),
+        ("SECRET_KEY", "django-insecure-" + "x" * 50, "E010"),
+        ("RECOURSE_DEBUG", "1", "E011"),
+        ("RECOURSE_ALLOWED_HOSTS", "*", "E012"),
+        ("RECOURSE_ALLOWED_HOSTS", "", "E012"),
+    ],
+)
+def test_what_is_handy_in_development_is_refused_in_production(name: str, value: str, number: str) -> None:
+    assert found(**{name: value}) == {}
+    assert list(found(**SOUND_IN_PRODUCTION | {name: value})) == [f"recourse.{number}"]
+
+
+@pytest.mark.django_db
+def test_the_server_of_the_tests_is_supported_and_an_older_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert server_is_supported(databases=["default"]) == []
+    connection.ensure_connection()
+    monkeypatch.setattr("config.checks.OLDEST_SERVER", connection.connection.info.server_version + 1)
+    assert [message.id for message in server_is_supported(databases=["default"])] == ["recourse.E008"]
+
+
+def test_no_database_is_asked_unless_the_command_may_use_one() -> None:
+    assert server_is_supported(databases=None) == []
+
+
+def test_the_checks_are_registered() -> None:
+    names = {check.__name__ for check in checks.registry.registry.get_checks(include_deployment_checks=False)}
+    assert {"environment_is_usable", "server_is_supported"} <= names
