@@ -28,6 +28,7 @@ STATUS: dict[str, int] = {
     "recovery_environment_mismatch": 409,
     "release_not_active": 409,
     "plan_changed": 409,
+    "operator_review_required": 409,
     "payload_too_large": 413,
     "environment_unknown": 422,
     "rate_limited": 429,

@@ -15,9 +15,7 @@ class GraphError(ValueError):
         self.field = field
 
 
-def resolve_dependencies(
-    names: Sequence[str], depends_on: Sequence[Sequence[str] | None]
-) -> list[list[int]]:
+def resolve_dependencies(names: Sequence[str], depends_on: Sequence[Sequence[str] | None]) -> list[list[int]]:
     """The positions each stage waits for.
 
     Without any `depends_on` the stages run one after another. Refused: two stages of one name, a name that no stage
@@ -26,16 +24,11 @@ def resolve_dependencies(
     positions: dict[str, int] = {}
     for position, name in enumerate(names):
         if name in positions:
-            raise GraphError(
-                position, "name", f"two stages are named {name!r}; names must differ"
-            )
+            raise GraphError(position, "name", f"two stages are named {name!r}; names must differ")
         positions[name] = position
     if not any(depends_on):
         return [[position - 1] if position else [] for position in range(len(names))]
-    resolved = [
-        _positions(position, wanted or (), positions)
-        for position, wanted in enumerate(depends_on)
-    ]
+    resolved = [_positions(position, wanted or (), positions) for position, wanted in enumerate(depends_on)]
     _refuse_cycles(names, resolved)
     return resolved
 
@@ -53,9 +46,7 @@ def descendants(position: int, depends_on: Mapping[int, Sequence[int]]) -> list[
     return sorted(found - {position})
 
 
-def _positions(
-    position: int, wanted: Sequence[str], positions: Mapping[str, int]
-) -> list[int]:
+def _positions(position: int, wanted: Sequence[str], positions: Mapping[str, int]) -> list[int]:
     found: list[int] = []
     for name in wanted:
         if name not in positions:
@@ -74,6 +65,4 @@ def _refuse_cycles(names: Sequence[str], resolved: Sequence[Sequence[int]]) -> N
     except CycleError as error:
         circle = error.args[1]
         path = " → ".join(names[position] for position in circle)
-        raise GraphError(
-            max(circle), "depends_on", f"these stages wait for each other: {path}"
-        ) from error
+        raise GraphError(max(circle), "depends_on", f"these stages wait for each other: {path}") from error

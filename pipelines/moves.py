@@ -203,9 +203,13 @@ class Moves:
         return self.attempts("stage_id = ANY(%s) AND state IN ('dispatched', 'running')", list(stage_ids))
 
     def attempts(self, condition: str, *params: Any) -> list[AttemptRow]:
+        """Attempts of the locked runs, locked themselves: a renewal under way is waited for and seen."""
         found = [
             AttemptRow(*row)
-            for row in query(f"SELECT {ATTEMPT_COLUMNS} FROM pipelines_attempt WHERE {condition}", params)
+            for row in query(
+                f"SELECT {ATTEMPT_COLUMNS} FROM pipelines_attempt WHERE {condition} ORDER BY id FOR NO KEY UPDATE",
+                params,
+            )
         ]
         for attempt in found:
             attempt.state = AttemptState(attempt.state)

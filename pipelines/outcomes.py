@@ -88,9 +88,7 @@ def fail(
 ) -> None:
     """running → retry_scheduled or failed, by the retry decision, which is stored on the attempt (P30–P46, F166)."""
     decision = judge.decide(stage, attempt, code, retryable)
-    moves.attempt(
-        attempt, ended, error_code=code, error_message=message, decision=decision.as_json(), **facts
-    )
+    moves.attempt(attempt, ended, error_code=code, error_message=message, decision=decision.as_json(), **facts)
     trouble: Mapping[str, Any] = {"last_error_code": code, "last_error_message": message}
     if decision.retry and decision.delay is not None:
         due = moves.now + timedelta(seconds=decision.delay)
@@ -138,9 +136,7 @@ def undeliver(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
 _CLEAN: dict[str, Any] = {"last_error_code": "", "last_error_message": "", "failure_disposition": "", "stale": False}
 
 
-def _recover(
-    moves: Moves, stage: StageRow, again: str, give_up: str, letter: str, code: str, cause: str
-) -> None:
+def _recover(moves: Moves, stage: StageRow, again: str, give_up: str, letter: str, code: str, cause: str) -> None:
     if stage.recovery_count >= stage.max_recoveries:
         reason = f"{stage.recovery_count} of {stage.max_recoveries} recoveries are used"
         trouble = {"last_error_code": code, "last_error_message": cause, "failure_disposition": letter}

@@ -180,9 +180,7 @@ class _Desk:
         limit = stage.options.get("max_output_bytes") or DEFAULT_MAX_OUTPUT_BYTES
         if len(body) > limit:
             message = f"the output has {len(body)} bytes, the limit is {limit}"
-            outcomes.fail(
-                self._moves, self._judge, stage, attempt, code="OUTPUT_TOO_LARGE", message=message, **facts
-            )
+            outcomes.fail(self._moves, self._judge, stage, attempt, code="OUTPUT_TOO_LARGE", message=message, **facts)
         elif result.status == "waiting":
             outcomes.wait(self._moves, stage, attempt, body, **facts)
         else:

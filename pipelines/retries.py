@@ -39,9 +39,7 @@ class RetryRule:
     jitter: bool = False
 
     @classmethod
-    def from_options(
-        cls, options: Mapping[str, Any], source: str = "options"
-    ) -> RetryRule:
+    def from_options(cls, options: Mapping[str, Any], source: str = "options") -> RetryRule:
         return cls(
             source=source,
             max_retries=options.get("max_retries") or 0,
@@ -111,9 +109,7 @@ def targets(policy: PolicyFact, target: Target) -> bool:
     )
 
 
-def effective_policy(
-    policies: Sequence[PolicyFact], target: Target
-) -> PolicyFact | None:
+def effective_policy(policies: Sequence[PolicyFact], target: Target) -> PolicyFact | None:
     """The policy that rules the stage: the most specific (stage > handler > pipeline > environment), then the newest."""
     matching = [policy for policy in policies if targets(policy, target)]
     return max(matching, key=lambda policy: policy.rank, default=None)
@@ -131,12 +127,8 @@ def decide_retry(
     """Decides on one failure. `retries_used` counts automatic retries in this epoch; `seed` makes the jitter repeatable."""
     folded = code.upper()
 
-    def no(
-        verdict: str, explanation: str, source: str, maximum: int = 0
-    ) -> RetryDecision:
-        return RetryDecision(
-            False, verdict, explanation, source, code, retries_used, maximum, None, seed
-        )
+    def no(verdict: str, explanation: str, source: str, maximum: int = 0) -> RetryDecision:
+        return RetryDecision(False, verdict, explanation, source, code, retries_used, maximum, None, seed)
 
     if folded in TERMINAL_CODES:
         return no(
@@ -154,15 +146,8 @@ def decide_retry(
             return no("code_not_listed", explanation, rule.source, rule.max_retries)
     else:
         rule = RetryRule.from_options(options)
-        if (
-            rule.max_retries > 0
-            and rule.interval > 0
-            and rule.error_codes
-            and not _names(rule.error_codes, folded)
-        ):
-            explanation = (
-                f"the stage's list of codes does not name {code or 'a missing code'}"
-            )
+        if rule.max_retries > 0 and rule.interval > 0 and rule.error_codes and not _names(rule.error_codes, folded):
+            explanation = f"the stage's list of codes does not name {code or 'a missing code'}"
             return no("code_not_listed", explanation, rule.source, rule.max_retries)
     if rule.max_retries <= 0 or rule.interval <= 0:
         return no(
@@ -202,10 +187,7 @@ def retry_delay(rule: RetryRule, number: int, seed: str) -> float:
         delay = rule.interval
     delay = min(delay, cap)
     if rule.jitter:
-        share = (
-            int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8])
-            / 2**64
-        )
+        share = int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8]) / 2**64
         delay = min(delay * (1 + JITTER_SHARE * (2 * share - 1)), cap)
     return round(delay, 3)
 

@@ -16,9 +16,7 @@ class RunStatus(TextChoices):
     QUEUED = "queued"  # left when the first stage is dispatched, waits, or a person pauses or cancels
     RUNNING = "running"  # something is active, or ready in a run that has started
     WAITING = "waiting"  # only gates, imports or timers are left
-    PAUSING = (
-        "pausing"  # a person paused; running attempts finish, nothing new is handed out
-    )
+    PAUSING = "pausing"  # a person paused; running attempts finish, nothing new is handed out
     PAUSED = "paused"  # paused and nothing is active; left by resume, cancel, deadline or the run's end
     BLOCKED = "blocked"  # a stage waits for reconciliation: a person must act
     COMPLETED = "completed"  # terminal; reopened only by a retry
@@ -42,9 +40,7 @@ class StageState(TextChoices):
 
 class AttemptState(TextChoices):
     DISPATCHED = "dispatched"  # left by lease acquisition, expiry of the visibility time, pause or cancel
-    RUNNING = (
-        "running"  # left by a result, release, timeout, lost lease, cancel or skip
-    )
+    RUNNING = "running"  # left by a result, release, timeout, lost lease, cancel or skip
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
@@ -134,9 +130,7 @@ STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
         S.FAILED: S.SKIPPED,
         S.NEEDS_RECONCILIATION: S.SKIPPED,
     },
-    "cancel": {
-        state: S.CANCELLED for state in StageState if state not in TERMINAL_STAGE
-    },
+    "cancel": {state: S.CANCELLED for state in StageState if state not in TERMINAL_STAGE},
 }
 
 ATTEMPT_MOVES: dict[str, dict[AttemptState, AttemptState]] = {
@@ -173,15 +167,11 @@ DEAD_LETTER_MOVES: dict[str, dict[DeadLetterState, DeadLetterState]] = {
 
 # Verbs of people on runs: the states they accept, and the states in which they change nothing and say so.
 RUN_VERBS: dict[str, frozenset[RunStatus]] = {
-    "pause": frozenset(
-        {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.BLOCKED}
-    ),
+    "pause": frozenset({RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.BLOCKED}),
     "resume": frozenset({RunStatus.PAUSING, RunStatus.PAUSED}),
     "cancel": frozenset(RunStatus) - TERMINAL_RUN,
 }
-RUN_NO_OPS: dict[str, frozenset[RunStatus]] = {
-    "cancel": frozenset({RunStatus.CANCELLED})
-}
+RUN_NO_OPS: dict[str, frozenset[RunStatus]] = {"cancel": frozenset({RunStatus.CANCELLED})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +182,7 @@ class StageFact:
     run_next_if_failed: bool
 
 
-def derive_run_status(
-    stages: Iterable[StageFact], *, started: bool, paused: bool
-) -> RunStatus:
+def derive_run_status(stages: Iterable[StageFact], *, started: bool, paused: bool) -> RunStatus:
     """The status that the stages imply, for a run that is neither cancelled nor past its deadline.
 
     Order while not terminal: pausing/paused > blocked > running > waiting > queued. A run ends, also from pausing and
@@ -204,9 +192,7 @@ def derive_run_status(
     unfinished = states - TERMINAL_STAGE - {S.PENDING}
     if not unfinished:
         good = all(
-            fact.state in SATISFIED_STAGE
-            or (fact.state == S.FAILED and fact.run_next_if_failed)
-            for fact in stages
+            fact.state in SATISFIED_STAGE or (fact.state == S.FAILED and fact.run_next_if_failed) for fact in stages
         )
         return RunStatus.COMPLETED if good else RunStatus.FAILED
     active = bool(states & ACTIVE_STAGE)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
-from django.db import DatabaseError, transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from pipelines import outcomes
 from pipelines.moves import AttemptRow, Moves
@@ -182,7 +182,7 @@ def _walk(find: str, step: Step, limit: int) -> int:
         after = (due[-1][2], due[-1][0])
         try:
             total += _apply(step, due)
-        except DatabaseError:
+        except (InterfaceError, OperationalError):
             raise
         except Exception:
             log.exception("sweep.batch_failed", rows=len(due))
@@ -203,7 +203,7 @@ def _apply(step: Step, due: Sequence[tuple[Any, ...]]) -> int:
 def _apply_alone(step: Step, row: tuple[Any, ...]) -> int:
     try:
         return _apply(step, [row])
-    except DatabaseError:
+    except (InterfaceError, OperationalError):
         raise
     except Exception:
         log.exception("sweep.row_failed", id=str(row[0]))

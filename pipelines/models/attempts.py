@@ -26,18 +26,10 @@ class WorkerSession(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    application = models.ForeignKey(
-        Application, models.CASCADE, null=True, related_name="sessions"
-    )
-    environment = models.ForeignKey(
-        Environment, models.CASCADE, null=True, related_name="+"
-    )
-    digest = models.BinaryField(
-        max_length=32, unique=True, null=True, help_text="SHA-256 of the session token"
-    )
-    state = models.CharField(
-        max_length=20, choices=SessionState.choices, default=SessionState.ACTIVE
-    )
+    application = models.ForeignKey(Application, models.CASCADE, null=True, related_name="sessions")
+    environment = models.ForeignKey(Environment, models.CASCADE, null=True, related_name="+")
+    digest = models.BinaryField(max_length=32, unique=True, null=True, help_text="SHA-256 of the session token")
+    state = models.CharField(max_length=20, choices=SessionState.choices, default=SessionState.ACTIVE)
     worker_name = models.CharField(max_length=255)
     instance_id = models.CharField(max_length=255, blank=True)
     handlers = ArrayField(models.CharField(max_length=300), default=list)
@@ -65,23 +57,13 @@ class Attempt(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    stage = models.ForeignKey(
-        Stage, models.CASCADE, related_name="attempts", db_index=False
-    )
-    run = models.ForeignKey(
-        Run, models.CASCADE, related_name="attempts", db_constraint=False
-    )
+    stage = models.ForeignKey(Stage, models.CASCADE, related_name="attempts", db_index=False)
+    run = models.ForeignKey(Run, models.CASCADE, related_name="attempts", db_constraint=False)
     number = models.PositiveIntegerField()
     epoch = models.PositiveIntegerField()
-    state = models.CharField(
-        max_length=20, choices=AttemptState.choices, default=AttemptState.DISPATCHED
-    )
-    session = models.ForeignKey(
-        WorkerSession, models.SET_NULL, null=True, related_name="attempts"
-    )
-    worker = models.CharField(
-        max_length=255, help_text="the worker's name, for people; it proves nothing"
-    )
+    state = models.CharField(max_length=20, choices=AttemptState.choices, default=AttemptState.DISPATCHED)
+    session = models.ForeignKey(WorkerSession, models.SET_NULL, null=True, related_name="attempts")
+    worker = models.CharField(max_length=255, help_text="the worker's name, for people; it proves nothing")
     request_digest = models.CharField(max_length=64)
     dispatched_at = models.DateTimeField(db_default=RecourseNow())
     started_at = models.DateTimeField(null=True)
@@ -92,22 +74,14 @@ class Attempt(models.Model):
     error_code = models.CharField(max_length=100, blank=True)
     error_message = models.TextField(blank=True)
     traceback = models.TextField(blank=True)
-    result_digest = models.CharField(
-        max_length=64, blank=True, help_text="tells a repeated result from another one"
-    )
-    decision = models.JSONField(
-        null=True, help_text="the retry decision, recomputable from here alone"
-    )
-    cause = models.CharField(
-        max_length=255, blank=True, help_text="why it ended, when no result ended it"
-    )
+    result_digest = models.CharField(max_length=64, blank=True, help_text="tells a repeated result from another one")
+    decision = models.JSONField(null=True, help_text="the retry decision, recomputable from here alone")
+    cause = models.CharField(max_length=255, blank=True, help_text="why it ended, when no result ended it")
     usage = models.JSONField(null=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["stage", "number"], name="attempt_number_once_per_stage"
-            ),
+            models.UniqueConstraint(fields=["stage", "number"], name="attempt_number_once_per_stage"),
             models.UniqueConstraint(
                 fields=["stage"],
                 condition=Q(state__in=sorted(ACTIVE_ATTEMPT)),
@@ -130,9 +104,7 @@ class Attempt(models.Model):
         triggers = [
             frozen_when(
                 "attempt_terminal_stays",
-                "OLD.state IN ({})".format(
-                    ", ".join(f"'{state}'" for state in sorted(TERMINAL_ATTEMPT))
-                ),
+                "OLD.state IN ({})".format(", ".join(f"'{state}'" for state in sorted(TERMINAL_ATTEMPT))),
                 "nothing changes an ended attempt",
             )
         ]
@@ -141,9 +113,7 @@ class Attempt(models.Model):
 class AttemptProgress(models.Model):
     """How far a running attempt says it is; the latest word only."""
 
-    attempt = models.OneToOneField(
-        Attempt, models.CASCADE, primary_key=True, related_name="progress"
-    )
+    attempt = models.OneToOneField(Attempt, models.CASCADE, primary_key=True, related_name="progress")
     percent = models.FloatField(null=True)
     message = models.CharField(max_length=1000, blank=True)
     at = models.DateTimeField(db_default=RecourseNow())
@@ -178,9 +148,7 @@ class LateEvidence(models.Model):
         verbose_name_plural = "late evidence"
         constraints = [
             # a worker that repeats its late result adds nothing
-            models.UniqueConstraint(
-                fields=["attempt", "digest"], name="late_evidence_once_per_result"
-            )
+            models.UniqueConstraint(fields=["attempt", "digest"], name="late_evidence_once_per_result")
         ]
         triggers = [insert_only("late_evidence_insert_only")]
 
@@ -189,36 +157,24 @@ class DeadLetter(models.Model):
     """A stage that the machine has given up on, waiting for a person."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    stage = models.ForeignKey(
-        Stage, models.CASCADE, related_name="dead_letters", db_index=False
-    )
-    run = models.ForeignKey(
-        Run, models.CASCADE, related_name="dead_letters", db_constraint=False
-    )
-    workspace = models.ForeignKey(
-        "pipelines.Workspace", models.CASCADE, related_name="+", db_index=False
-    )
+    stage = models.ForeignKey(Stage, models.CASCADE, related_name="dead_letters", db_index=False)
+    run = models.ForeignKey(Run, models.CASCADE, related_name="dead_letters", db_constraint=False)
+    workspace = models.ForeignKey("pipelines.Workspace", models.CASCADE, related_name="+", db_index=False)
     epoch = models.PositiveIntegerField()
     reason = models.CharField(max_length=30, choices=DeadLetterReason.choices)
     error_code = models.CharField(max_length=100, blank=True)
-    state = models.CharField(
-        max_length=20, choices=DeadLetterState.choices, default=DeadLetterState.OPEN
-    )
+    state = models.CharField(max_length=20, choices=DeadLetterState.choices, default=DeadLetterState.OPEN)
     opened_at = models.DateTimeField(db_default=RecourseNow())
     closed_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["stage", "epoch"], name="dead_letter_once_per_epoch"
-            ),
+            models.UniqueConstraint(fields=["stage", "epoch"], name="dead_letter_once_per_epoch"),
             closed_set("state", DeadLetterState, "dead_letter_state_known"),
             closed_set("reason", DeadLetterReason, "dead_letter_reason_known"),
         ]
         indexes = [
-            models.Index(
-                fields=["workspace", "-opened_at", "-id"], name="dead_letter_newest"
-            ),
+            models.Index(fields=["workspace", "-opened_at", "-id"], name="dead_letter_newest"),
             models.Index(
                 fields=["workspace", "error_code", "-opened_at"],
                 name="dead_letter_open",

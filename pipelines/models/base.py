@@ -17,13 +17,9 @@ class RecourseNow(Func):
     output_field = models.DateTimeField()
 
 
-def closed_set(
-    field: str, choices: type[models.TextChoices], name: str
-) -> models.CheckConstraint:
+def closed_set(field: str, choices: type[models.TextChoices], name: str) -> models.CheckConstraint:
     """A named check that `field` holds one of the enum's values and nothing else."""
-    return models.CheckConstraint(
-        condition=models.Q(**{f"{field}__in": choices.values}), name=name
-    )
+    return models.CheckConstraint(condition=models.Q(**{f"{field}__in": choices.values}), name=name)
 
 
 def insert_only(name: str) -> pgtrigger.Trigger:

@@ -51,17 +51,13 @@ class Member(models.Model):
     """One person's one role in one workspace."""
 
     workspace = models.ForeignKey(Workspace, models.CASCADE, related_name="members")
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships"
-    )
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=20, choices=Role.choices)
     since = models.DateTimeField(db_default=RecourseNow(), editable=False)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["workspace", "user"], name="member_one_role_per_workspace"
-            ),
+            models.UniqueConstraint(fields=["workspace", "user"], name="member_one_role_per_workspace"),
             closed_set("role", Role, "member_role_known"),
         ]
 
@@ -73,9 +69,7 @@ class Environment(models.Model):
     """A rung of the workspace's ladder."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    workspace = models.ForeignKey(
-        Workspace, models.CASCADE, related_name="environments"
-    )
+    workspace = models.ForeignKey(Workspace, models.CASCADE, related_name="environments")
     slug = models.SlugField(max_length=100)
     rank = models.PositiveIntegerField()
     protected = models.BooleanField(default=False)
@@ -83,9 +77,7 @@ class Environment(models.Model):
     class Meta:
         ordering = ["workspace", "rank", "slug"]
         constraints = [
-            models.UniqueConstraint(
-                fields=["workspace", "slug"], name="environment_slug_once_per_workspace"
-            )
+            models.UniqueConstraint(fields=["workspace", "slug"], name="environment_slug_once_per_workspace")
         ]
 
     def __str__(self) -> str:
@@ -96,17 +88,13 @@ class Application(models.Model):
     """A program that creates runs and runs handlers."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    workspace = models.ForeignKey(
-        Workspace, models.CASCADE, related_name="applications"
-    )
+    workspace = models.ForeignKey(Workspace, models.CASCADE, related_name="applications")
     name = models.CharField(max_length=100)
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["workspace", "name"], name="application_name_once_per_workspace"
-            )
+            models.UniqueConstraint(fields=["workspace", "name"], name="application_name_once_per_workspace")
         ]
 
     def __str__(self) -> str:
@@ -119,9 +107,7 @@ class ApiKey(models.Model):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     application = models.ForeignKey(Application, models.CASCADE, related_name="keys")
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="keys")
-    scope = models.CharField(
-        max_length=20, choices=KeyScope.choices, default=KeyScope.APPLICATION
-    )
+    scope = models.CharField(max_length=20, choices=KeyScope.choices, default=KeyScope.APPLICATION)
     prefix = models.CharField(max_length=12, editable=False)
     digest = models.BinaryField(max_length=32, unique=True, editable=False)
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
@@ -139,9 +125,7 @@ class PersonalToken(models.Model):
     """A person's bearer token for one workspace. Only its SHA-256 is kept."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.CASCADE, related_name="tokens"
-    )
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="tokens")
     workspace = models.ForeignKey(Workspace, models.CASCADE, related_name="tokens")
     prefix = models.CharField(max_length=12, editable=False)
     digest = models.BinaryField(max_length=32, unique=True, editable=False)
@@ -164,11 +148,7 @@ class Pipeline(models.Model):
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["workspace", "slug"], name="pipeline_slug_once_per_workspace"
-            )
-        ]
+        constraints = [models.UniqueConstraint(fields=["workspace", "slug"], name="pipeline_slug_once_per_workspace")]
 
     def __str__(self) -> str:
         return self.slug
@@ -182,17 +162,11 @@ class Release(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     workspace = models.ForeignKey(Workspace, models.CASCADE, related_name="releases")
-    pipeline = models.ForeignKey(
-        Pipeline, models.CASCADE, null=True, blank=True, related_name="releases"
-    )
-    environment = models.ForeignKey(
-        Environment, models.CASCADE, null=True, blank=True, related_name="releases"
-    )
+    pipeline = models.ForeignKey(Pipeline, models.CASCADE, null=True, blank=True, related_name="releases")
+    environment = models.ForeignKey(Environment, models.CASCADE, null=True, blank=True, related_name="releases")
     definition = models.TextField()
     digest = models.CharField(max_length=64)
-    status = models.CharField(
-        max_length=20, choices=ReleaseStatus.choices, default=ReleaseStatus.DRAFT
-    )
+    status = models.CharField(max_length=20, choices=ReleaseStatus.choices, default=ReleaseStatus.DRAFT)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL,
         models.SET_NULL,
@@ -245,9 +219,7 @@ class Policy(models.Model):
     kind = models.CharField(max_length=20, choices=PolicyKind.choices)
     match = models.JSONField(default=dict)
     rule = models.JSONField(default=dict)
-    status = models.CharField(
-        max_length=20, choices=PolicyStatus.choices, default=PolicyStatus.ACTIVE
-    )
+    status = models.CharField(max_length=20, choices=PolicyStatus.choices, default=PolicyStatus.ACTIVE)
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
 
     class Meta:
@@ -255,9 +227,7 @@ class Policy(models.Model):
         constraints = [
             closed_set("kind", PolicyKind, "policy_kind_known"),
             closed_set("status", PolicyStatus, "policy_status_known"),
-            models.UniqueConstraint(
-                "workspace", Lower("name"), name="policy_name_once_per_workspace"
-            ),
+            models.UniqueConstraint("workspace", Lower("name"), name="policy_name_once_per_workspace"),
         ]
 
     def __str__(self) -> str:

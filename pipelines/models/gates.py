@@ -23,9 +23,7 @@ class Gate(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     stage = models.ForeignKey(Stage, models.CASCADE, related_name="gates")
-    run = models.ForeignKey(
-        Run, models.CASCADE, related_name="gates", db_constraint=False
-    )
+    run = models.ForeignKey(Run, models.CASCADE, related_name="gates", db_constraint=False)
     moment = models.CharField(max_length=10, choices=GateMoment.choices)
     epoch = models.PositiveIntegerField()
     attempt = models.UUIDField(null=True)
@@ -34,9 +32,7 @@ class Gate(models.Model):
         null=True,
         help_text="what the stage completes with when approved after the work",
     )
-    state = models.CharField(
-        max_length=20, choices=GateState.choices, default=GateState.OPEN
-    )
+    state = models.CharField(max_length=20, choices=GateState.choices, default=GateState.OPEN)
     opened_at = models.DateTimeField(db_default=RecourseNow())
     expires_at = models.DateTimeField(null=True)
     closed_at = models.DateTimeField(null=True)
@@ -58,23 +54,15 @@ class Gate(models.Model):
                 condition=Q(state=GateState.OPEN),
             )
         ]
-        triggers = [
-            frozen_when(
-                "gate_final", "OLD.state <> 'open'", "a decided gate stays decided"
-            )
-        ]
+        triggers = [frozen_when("gate_final", "OLD.state <> 'open'", "a decided gate stays decided")]
 
 
 class GateDecision(models.Model):
     """What somebody decided; only ever added."""
 
     gate = models.ForeignKey(Gate, models.CASCADE, related_name="decisions")
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+"
-    )
-    application = models.ForeignKey(
-        Application, models.PROTECT, null=True, related_name="+"
-    )
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+")
+    application = models.ForeignKey(Application, models.PROTECT, null=True, related_name="+")
     approved = models.BooleanField()
     reason = models.TextField(blank=True)
     at = models.DateTimeField(db_default=RecourseNow())

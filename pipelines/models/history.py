@@ -51,21 +51,11 @@ class AuditEvent(models.Model):
     )
     at = models.DateTimeField(db_default=RecourseNow())
     action = models.CharField(max_length=60)
-    outcome = models.CharField(
-        max_length=20, help_text="allowed, no_op, denied or failed"
-    )
-    code = models.CharField(
-        max_length=60, blank=True, help_text="the error code of a refusal"
-    )
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+"
-    )
-    actor = models.CharField(
-        max_length=255, help_text="how the actor was called at that time"
-    )
-    channel = models.CharField(
-        max_length=20, help_text="api, console, admin, command or application"
-    )
+    outcome = models.CharField(max_length=20, help_text="allowed, no_op, denied or failed")
+    code = models.CharField(max_length=60, blank=True, help_text="the error code of a refusal")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+")
+    actor = models.CharField(max_length=255, help_text="how the actor was called at that time")
+    channel = models.CharField(max_length=20, help_text="api, console, admin, command or application")
     run = models.UUIDField(null=True)
     stage = models.UUIDField(null=True)
     reason = models.TextField(blank=True)

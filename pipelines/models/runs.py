@@ -34,31 +34,19 @@ class Run(models.Model):
     workspace = models.ForeignKey(Workspace, models.PROTECT, related_name="runs")
     application = models.ForeignKey(Application, models.PROTECT, related_name="runs")
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="runs")
-    pipeline = models.ForeignKey(
-        Pipeline, models.PROTECT, null=True, related_name="runs"
-    )
+    pipeline = models.ForeignKey(Pipeline, models.PROTECT, null=True, related_name="runs")
     release = models.ForeignKey(Release, models.PROTECT, related_name="runs")
     name = models.CharField(max_length=255)
-    status = models.CharField(
-        max_length=20, choices=RunStatus.choices, default=RunStatus.QUEUED
-    )
-    paused = models.BooleanField(
-        default=False, help_text="a person paused it; status says pausing or paused"
-    )
+    status = models.CharField(max_length=20, choices=RunStatus.choices, default=RunStatus.QUEUED)
+    paused = models.BooleanField(default=False, help_text="a person paused it; status says pausing or paused")
     pause_reason = models.CharField(max_length=255, blank=True)
-    input = models.TextField(
-        null=True, help_text="canonical JSON given to a managed run"
-    )
+    input = models.TextField(null=True, help_text="canonical JSON given to a managed run")
     keywords = models.JSONField(default=list, help_text="[{key, value}]")
     trace_id = models.CharField(max_length=255, blank=True)
     traceparent = models.CharField(max_length=255, blank=True)
     tracestate = models.CharField(max_length=512, blank=True)
-    started_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+"
-    )
-    recovered_from = models.ForeignKey(
-        "self", models.PROTECT, null=True, related_name="forks", db_index=False
-    )
+    started_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    recovered_from = models.ForeignKey("self", models.PROTECT, null=True, related_name="forks", db_index=False)
     created_at = models.DateTimeField(db_default=RecourseNow())
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -76,15 +64,9 @@ class Run(models.Model):
                 fields=["workspace", "status", "-created_at", "-id"],
                 name="run_by_status",
             ),
-            models.Index(
-                fields=["pipeline", "-created_at", "-id"], name="run_by_pipeline"
-            ),
-            models.Index(
-                fields=["application", "-created_at", "-id"], name="run_by_application"
-            ),
-            models.Index(
-                fields=["environment", "-created_at", "-id"], name="run_by_environment"
-            ),
+            models.Index(fields=["pipeline", "-created_at", "-id"], name="run_by_pipeline"),
+            models.Index(fields=["application", "-created_at", "-id"], name="run_by_application"),
+            models.Index(fields=["environment", "-created_at", "-id"], name="run_by_environment"),
             models.Index(
                 fields=["recovered_from", "-created_at"],
                 name="run_forks",
@@ -93,8 +75,7 @@ class Run(models.Model):
             models.Index(
                 fields=["deadline_at"],
                 name="run_deadline",
-                condition=Q(deadline_at__isnull=False)
-                & ~Q(status__in=sorted(TERMINAL_RUN)),
+                condition=Q(deadline_at__isnull=False) & ~Q(status__in=sorted(TERMINAL_RUN)),
             ),
             # retention and the stuck-run sweep walk these
             models.Index(
@@ -128,42 +109,24 @@ class Run(models.Model):
 class RunSearch(models.Model):
     """The words of a run's name, keywords and non-sensitive context values, apart so that moving a run costs no GIN."""
 
-    run = models.OneToOneField(
-        Run, models.CASCADE, primary_key=True, related_name="search"
-    )
+    run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="search")
     words = SearchVectorField()
 
     class Meta:
-        indexes = [
-            GinIndex(
-                OpClass(models.F("words"), name="tsvector_ops"), name="run_search_words"
-            )
-        ]
+        indexes = [GinIndex(OpClass(models.F("words"), name="tsvector_ops"), name="run_search_words")]
 
 
 class RunIdentity(models.Model):
     """Makes creation safe to repeat: one row per application, environment and key, gone only with its run (P22, P25)."""
 
-    run = models.OneToOneField(
-        Run, models.CASCADE, primary_key=True, related_name="identity"
-    )
-    application = models.ForeignKey(
-        Application, models.CASCADE, related_name="+", db_index=False
-    )
-    environment = models.ForeignKey(
-        Environment, models.CASCADE, related_name="+", db_index=False
-    )
+    run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="identity")
+    application = models.ForeignKey(Application, models.CASCADE, related_name="+", db_index=False)
+    environment = models.ForeignKey(Environment, models.CASCADE, related_name="+", db_index=False)
     key = models.CharField(max_length=200)
-    fingerprint = models.CharField(
-        max_length=64, help_text="SHA-256 of the creation intent, defaults filled in"
-    )
+    fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the creation intent, defaults filled in")
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["application", "key"], name="run_identity_once_per_application"
-            )
-        ]
+        constraints = [models.UniqueConstraint(fields=["application", "key"], name="run_identity_once_per_application")]
         triggers = [insert_only("run_identity_insert_only")]
 
 
@@ -171,24 +134,16 @@ class ContextItem(models.Model):
     """A business identifier for the next operator. A sensitive value is kept encrypted in `secret` and never shown."""
 
     id = models.BigAutoField(primary_key=True)
-    run = models.ForeignKey(
-        Run, models.CASCADE, related_name="context_items", db_index=False
-    )
+    run = models.ForeignKey(Run, models.CASCADE, related_name="context_items", db_index=False)
     key = models.CharField(max_length=255)
     value = models.TextField(blank=True)
     is_sensitive = models.BooleanField(default=False)
     secret = models.BinaryField(null=True)
-    attempt = models.UUIDField(
-        null=True, help_text="the attempt that set it; none when it came with the run"
-    )
+    attempt = models.UUIDField(null=True, help_text="the attempt that set it; none when it came with the run")
     at = models.DateTimeField(db_default=RecourseNow())
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["run", "key"], name="context_key_once_per_run"
-            )
-        ]
+        constraints = [models.UniqueConstraint(fields=["run", "key"], name="context_key_once_per_run")]
 
 
 class Stage(models.Model):
@@ -196,58 +151,36 @@ class Stage(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     run = models.ForeignKey(Run, models.CASCADE, related_name="stages", db_index=False)
-    application = models.ForeignKey(
-        Application, models.PROTECT, related_name="+", db_index=False
-    )
-    environment = models.ForeignKey(
-        Environment, models.PROTECT, related_name="+", db_index=False
-    )
+    application = models.ForeignKey(Application, models.PROTECT, related_name="+", db_index=False)
+    environment = models.ForeignKey(Environment, models.PROTECT, related_name="+", db_index=False)
     position = models.PositiveSmallIntegerField()
     name = models.CharField(max_length=255)
     handler = models.CharField(max_length=300)
     description = models.TextField(blank=True)
     input = models.TextField(null=True, help_text="kept byte for byte")
-    depends_on = ArrayField(
-        models.PositiveSmallIntegerField(), default=list, help_text="positions"
-    )
+    depends_on = ArrayField(models.PositiveSmallIntegerField(), default=list, help_text="positions")
     run_next_if_failed = models.BooleanField(default=False)
-    effect_mode = models.CharField(
-        max_length=20, choices=EffectMode.choices, default=EffectMode.IDEMPOTENT
-    )
+    effect_mode = models.CharField(max_length=20, choices=EffectMode.choices, default=EffectMode.IDEMPOTENT)
     approval = models.JSONField(null=True, help_text="{when, expires_in}")
     options = models.JSONField(default=dict)
-    state = models.CharField(
-        max_length=20, choices=StageState.choices, default=StageState.PENDING
-    )
+    state = models.CharField(max_length=20, choices=StageState.choices, default=StageState.PENDING)
     held = models.BooleanField(default=False, help_text="its run hands out nothing now")
-    available_at = models.DateTimeField(
-        null=True, help_text="ready since, or when a scheduled retry is due"
-    )
+    available_at = models.DateTimeField(null=True, help_text="ready since, or when a scheduled retry is due")
     epoch = models.PositiveIntegerField(default=1)
     attempt_number = models.PositiveIntegerField(default=0)
-    retry_count = models.PositiveIntegerField(
-        default=0, help_text="automatic retries in this epoch"
-    )
-    recovery_count = models.PositiveIntegerField(
-        default=0, help_text="recoveries after a lost worker in this epoch"
-    )
+    retry_count = models.PositiveIntegerField(default=0, help_text="automatic retries in this epoch")
+    recovery_count = models.PositiveIntegerField(default=0, help_text="recoveries after a lost worker in this epoch")
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    output = models.ForeignKey(
-        "StageOutput", models.PROTECT, null=True, related_name="+", db_index=False
-    )
+    output = models.ForeignKey("StageOutput", models.PROTECT, null=True, related_name="+", db_index=False)
     last_error_code = models.CharField(max_length=100, blank=True)
     last_error_message = models.TextField(blank=True)
     failure_disposition = models.CharField(max_length=40, blank=True)
-    stale = models.BooleanField(
-        default=False, help_text="an earlier stage was done again after this one"
-    )
+    stale = models.BooleanField(default=False, help_text="an earlier stage was done again after this one")
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["run", "position"], name="stage_position_once_per_run"
-            ),
+            models.UniqueConstraint(fields=["run", "position"], name="stage_position_once_per_run"),
             closed_set("state", StageState, "stage_state_known"),
             closed_set("effect_mode", EffectMode, "stage_effect_mode_known"),
         ]

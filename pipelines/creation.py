@@ -1,0 +1,270 @@
+"""Creates runs, safe to repeat under any race: the identity is inserted first, so exactly one caller makes the run.
+
+Identity and run commit together. The fingerprint is taken over the request after its defaults are filled in, without
+trace fields, and never over the release it resolved to; keyword and context order do not count, stage order does.
+Serves P7, P18–P29, F118, F124, F125, F127.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import rfc8785
+from django.db import transaction
+
+from pipelines import context, wake
+from pipelines.errors import Refusal
+from pipelines.graph import GraphError, resolve_dependencies
+from pipelines.ids import new_id
+from pipelines.moves import Moves
+from pipelines.releases import inline_release, release_in_force
+from pipelines.sql import query, recordset
+
+STAGE_DEFAULTS: dict[str, Any] = {
+    "input": None,
+    "description": "",
+    "depends_on": None,
+    "run_next_if_failed": False,
+    "effect_mode": "idempotent",
+    "approval": None,
+    "options": {},
+}
+OPTION_DEFAULTS: dict[str, Any] = {
+    "backoff": "fixed",
+    "jitter": False,
+    "max_recoveries": 3,
+    "max_output_bytes": 256 * 1024,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a caller wants to be run. Either `stages` (inline), or `pipeline` with `input` (managed), never both.
+
+    A stage is {name, handler, input?, description?, depends_on?, run_next_if_failed?, effect_mode?, approval?, options?}.
+    """
+
+    name: str | None
+    stages: Sequence[Mapping[str, Any]] = ()
+    pipeline: str | None = None
+    input: Mapping[str, Any] | None = None
+    context_items: Sequence[Mapping[str, Any]] = ()
+    keywords: Sequence[Mapping[str, str]] = ()
+    deadline_seconds: int | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
+
+    def fingerprint(self, environment: str) -> str:
+        """SHA-256 of what makes two requests the same."""
+        intent = {
+            "environment": environment,
+            "name": self.name,
+            "stages": [with_defaults(stage) for stage in self.stages],
+            "pipeline": self.pipeline,
+            "input": self.input,
+            "context": sorted(
+                [item["key"], item["value"], bool(item.get("is_sensitive"))] for item in self.context_items
+            ),
+            "keywords": sorted([word["key"], word["value"]] for word in self.keywords),
+            "deadline_seconds": self.deadline_seconds,
+        }
+        return sha256(json.dumps(intent, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run belongs."""
+
+    workspace_id: uuid.UUID
+    application_id: uuid.UUID
+    environment_id: uuid.UUID
+    environment_slug: str
+
+
+def with_defaults(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage with everything left out filled in, so that leaving out and saying the default are the same request."""
+    filled = {**STAGE_DEFAULTS, **stage}
+    filled["options"] = {**OPTION_DEFAULTS, **(stage.get("options") or {})}
+    return filled
+
+
+def create_run(
+    place: Place, intent: Intent, *, key: str | None, actor: str, user_id: int | None = None
+) -> tuple[uuid.UUID, bool]:
+    """Makes the run, or finds the one that this key already made: (run id, whether it is new).
+
+    Refused: `idempotency_conflict` when the key stands for another intent, `validation_error` for stages that cannot
+    run, `release_not_active`. A refusal keeps no key. Without a key every call makes a run.
+    """
+    fingerprint = intent.fingerprint(place.environment_slug)
+    while True:
+        with transaction.atomic():
+            run_id = new_id()
+            if key is None or _reserve(place, key, fingerprint, run_id):
+                _write(place, intent, run_id, actor, user_id)
+                return run_id, True
+            existing = _find(place.application_id, key)
+            if existing is None:
+                continue  # retention removed it between the two statements: the key is free again
+            if existing[1] != fingerprint:
+                detail = f"this application already used the key {key!r} for another request"
+                raise Refusal("idempotency_conflict", detail, extra={"pipelineId": str(existing[0])})
+            return existing[0], False
+
+
+def find_by_key(application_id: uuid.UUID, environment_id: uuid.UUID, key: str) -> uuid.UUID | None:
+    """The run that a key made, for the answer after an unknown outcome (P28, P29)."""
+    rows = query(
+        "SELECT run_id FROM pipelines_runidentity WHERE application_id = %s AND environment_id = %s AND key = %s",
+        [application_id, environment_id, key],
+    )
+    return rows[0][0] if rows else None
+
+
+def _reserve(place: Place, key: str, fingerprint: str, run_id: uuid.UUID) -> bool:
+    # the foreign key to the run is deferred: the identity goes first and waits out a rival that is about to commit
+    return bool(
+        query(
+            "INSERT INTO pipelines_runidentity (run_id, application_id, environment_id, key, fingerprint)"
+            " VALUES (%s, %s, %s, %s, %s) ON CONFLICT (application_id, key) DO NOTHING RETURNING run_id",
+            [run_id, place.application_id, place.environment_id, key, fingerprint],
+        )
+    )
+
+
+def _find(application_id: uuid.UUID, key: str) -> tuple[uuid.UUID, str] | None:
+    rows = query(
+        "SELECT run_id, fingerprint FROM pipelines_runidentity WHERE application_id = %s AND key = %s",
+        [application_id, key],
+    )
+    return rows[0] if rows else None  # type: ignore[return-value]
+
+
+def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:
+    name, stages, release_id, pipeline_id = _resolve(place, intent)
+    depends_on = _dependencies(stages)
+    run_input = None if intent.pipeline is None else rfc8785.dumps(intent.input or {}).decode()
+    rows = []
+    for position, (stage, needed) in enumerate(zip(stages, depends_on, strict=True)):
+        gated = (stage["approval"] or {}).get("when") == "before"
+        rows.append(
+            {
+                "id": new_id(),
+                "position": position,
+                "name": stage["name"],
+                "handler": stage["handler"],
+                "description": stage["description"],
+                "input": stage["input"] if stage["input"] is not None else run_input,
+                "depends_on": needed,
+                "run_next_if_failed": stage["run_next_if_failed"],
+                "effect_mode": stage["effect_mode"],
+                "approval": stage["approval"],
+                "options": stage["options"],
+                "state": "ready" if not needed and not gated else "pending",
+            }
+        )
+    query(
+        """
+        WITH run AS (
+            INSERT INTO pipelines_run (id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
+                status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
+                created_at, updated_at, deadline_at, failure_code, failure_message)
+            VALUES (%(run)s, %(workspace)s, %(application)s, %(environment)s, %(pipeline)s, %(release)s, %(name)s,
+                'queued', false, '', %(input)s, %(keywords)s::jsonb, %(trace_id)s, %(traceparent)s, %(tracestate)s,
+                %(user)s, recourse_now(), recourse_now(),
+                recourse_now() + make_interval(secs => %(deadline)s::float), '', '')
+        ), stage AS (
+            INSERT INTO pipelines_stage (id, run_id, application_id, environment_id, position, name, handler,
+                description, input, depends_on, run_next_if_failed, effect_mode, approval, options, state, held,
+                available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code, last_error_message,
+                failure_disposition, stale)
+            SELECT id, %(run)s, %(application)s, %(environment)s, position, name, handler, description, input,
+                depends_on, run_next_if_failed, effect_mode, approval, options, state, false,
+                CASE WHEN state = 'ready' THEN recourse_now() END, 1, 0, 0, 0, '', '', '', false
+            FROM json_to_recordset(%(stages)s::json) AS s(id uuid, position int, name text, handler text,
+                description text, input text, depends_on smallint[], run_next_if_failed boolean, effect_mode text,
+                approval jsonb, options jsonb, state text)
+        ), words AS (
+            INSERT INTO pipelines_runsearch (run_id, words)
+            VALUES (%(run)s, to_tsvector('simple', translate(%(words)s, '-_/:.@', '      ')))
+        )
+        INSERT INTO pipelines_event (run_id, stage, kind, from_state, to_state, at, actor, reason, data)
+        SELECT %(run)s, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, '', NULL
+        FROM json_to_recordset(%(events)s::json) AS e(stage uuid, kind text, to_state text) RETURNING id
+        """,
+        {
+            "run": run_id,
+            "workspace": place.workspace_id,
+            "application": place.application_id,
+            "environment": place.environment_id,
+            "pipeline": pipeline_id,
+            "release": release_id,
+            "name": name,
+            "input": run_input,
+            "keywords": json.dumps(list(intent.keywords)),
+            "trace_id": intent.trace.get("trace_id", ""),
+            "traceparent": intent.trace.get("traceparent", ""),
+            "tracestate": intent.trace.get("tracestate", ""),
+            "user": user_id,
+            "deadline": intent.deadline_seconds,
+            "stages": recordset(rows),
+            "words": _words(name, intent),
+            "actor": actor,
+            "events": recordset(
+                [{"stage": None, "kind": "run.create", "to_state": "queued"}]
+                + [
+                    {"stage": row["id"], "kind": "stage.make_ready", "to_state": "ready"}
+                    for row in rows
+                    if row["state"] == "ready"
+                ]
+            ),
+        },
+    )
+    context.save(context.rows(run_id, intent.context_items, None))
+    if any(row["state"] == "pending" and not row["depends_on"] for row in rows):
+        moves = Moves.lock([run_id], actor=actor)
+        moves.settle()
+        moves.save()
+    wake.announce(
+        wake.Queue(place.application_id, place.environment_id, row["handler"])
+        for row in rows
+        if row["state"] == "ready"
+    )
+
+
+def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None]:
+    if intent.pipeline is None:
+        stages = [with_defaults(stage) for stage in intent.stages]
+        # inputs belong to the run: two runs that differ only in them share one release
+        shape = [{name: value for name, value in stage.items() if name != "input"} for stage in stages]
+        release_id = inline_release(place.workspace_id, {"name": intent.name, "stages": shape})
+        return intent.name or "", stages, release_id, None
+    release_id, pipeline_id, name, definition = release_in_force(
+        place.workspace_id, intent.pipeline, place.environment_id
+    )
+    return intent.name or name, [from_definition(stage) for stage in definition["stages"]], release_id, pipeline_id
+
+
+def from_definition(stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A stage of a managed definition in the words of the engine: its `needs` are our `depends_on`."""
+    renamed = {("depends_on" if name == "needs" else name): value for name, value in stage.items()}
+    return with_defaults(renamed)
+
+
+def _dependencies(stages: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    try:
+        return resolve_dependencies([stage["name"] for stage in stages], [stage["depends_on"] for stage in stages])
+    except GraphError as error:
+        field_name = {"name": "stageName", "depends_on": "dependsOn"}[error.field]
+        raise Refusal(
+            "validation_error", str(error), errors={f"stages[{error.position}].{field_name}": [str(error)]}
+        ) from error
+
+
+def _words(name: str, intent: Intent) -> str:
+    open_items = [item for item in intent.context_items if not item.get("is_sensitive")]
+    return " ".join([name, *(f"{pair['key']} {pair['value']}" for pair in [*intent.keywords, *open_items])])

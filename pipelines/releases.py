@@ -1,0 +1,115 @@
+"""Releases: immutable versions of a pipeline, known by the SHA-256 of their canonical JSON (RFC 8785)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from hashlib import sha256
+from typing import Any
+
+import rfc8785
+from django.db import transaction
+
+from pipelines.access import RELEASE, Actor
+from pipelines.audit import audited
+from pipelines.errors import Refusal
+from pipelines.ids import new_id
+from pipelines.models import Environment, Pipeline, Release
+from pipelines.models.base import RecourseNow
+from pipelines.sql import query
+from pipelines.states import ReleaseStatus
+
+
+def canonical(definition: Any) -> tuple[str, str]:
+    """A definition as canonical JSON text and that text's SHA-256 in hex."""
+    encoded = rfc8785.dumps(definition)
+    return encoded.decode(), sha256(encoded).hexdigest()
+
+
+def register_release(
+    *, actor: Actor, pipeline: Pipeline, environment: Environment, definition: dict[str, Any], activate: bool
+) -> tuple[Release, bool]:
+    """Registers a validated definition for an environment; the second value says whether it is new.
+
+    The same definition again is the same release. With `activate` it becomes the one in force.
+    """
+    with audited(actor, "release.register", pipeline=pipeline.slug, environment=environment.slug) as entry:
+        actor.require(RELEASE)
+        text, digest = canonical(definition)
+        release, created = Release.objects.get_or_create(
+            pipeline=pipeline,
+            environment=environment,
+            digest=digest,
+            defaults={"workspace_id": actor.workspace_id, "definition": text, "created_by_id": actor.user_id},
+        )
+        entry.data["digest"] = digest
+        if activate:
+            _put_in_force(release)
+    return release, created
+
+
+def activate_release(release_id: uuid.UUID, *, actor: Actor) -> Release:
+    """Puts a release in force; the one before it becomes superseded. Already in force: nothing changes.
+
+    A revoked or retired release is refused with `release_not_active`.
+    """
+    with audited(actor, "release.activate", release=str(release_id)):
+        actor.require(RELEASE)
+        release = Release.objects.filter(id=release_id, workspace_id=actor.workspace_id, pipeline__isnull=False).first()
+        if release is None:
+            raise Refusal("not_found", "there is no such release")
+        _put_in_force(release)
+    return release
+
+
+def inline_release(workspace_id: uuid.UUID, definition: dict[str, Any]) -> uuid.UUID:
+    """The release of an inline stage list: found again by its digest, made when it is new."""
+    text, digest = canonical(definition)
+    find = "SELECT id FROM pipelines_release WHERE workspace_id = %s AND digest = %s AND pipeline_id IS NULL"
+    found = query(find, [workspace_id, digest])
+    if not found:
+        found = query(
+            "INSERT INTO pipelines_release (id, workspace_id, definition, digest, status, created_at)"
+            " VALUES (%s, %s, %s, %s, 'active', recourse_now())"
+            " ON CONFLICT (workspace_id, digest) WHERE pipeline_id IS NULL DO NOTHING RETURNING id",
+            [new_id(), workspace_id, text, digest],
+        ) or query(find, [workspace_id, digest])
+    return found[0][0]
+
+
+def release_in_force(
+    workspace_id: uuid.UUID, slug: str, environment_id: uuid.UUID
+) -> tuple[uuid.UUID, uuid.UUID, str, dict[str, Any]]:
+    """The active release of a pipeline: (release id, pipeline id, pipeline name, definition).
+
+    An unknown pipeline is an input error; a pipeline with none in force is `release_not_active`.
+    """
+    rows = query(
+        "SELECT r.id, p.id, p.name, r.definition FROM pipelines_pipeline p LEFT JOIN pipelines_release r"
+        " ON r.pipeline_id = p.id AND r.environment_id = %s AND r.status = 'active'"
+        " WHERE p.workspace_id = %s AND p.slug = %s",
+        [environment_id, workspace_id, slug],
+    )
+    if not rows:
+        message = f"no pipeline is called {slug!r}"
+        raise Refusal("validation_error", message, errors={"pipeline": [message]})
+    release_id, pipeline_id, name, definition = rows[0]
+    if release_id is None:
+        raise Refusal("release_not_active", f"pipeline {slug!r} has no active release in this environment")
+    return release_id, pipeline_id, name, json.loads(definition)
+
+
+def _put_in_force(release: Release) -> None:
+    with transaction.atomic():
+        # the pipeline's row serialises activations, so that two at once leave one in force
+        Pipeline.objects.select_for_update(no_key=True).get(id=release.pipeline_id)
+        release.refresh_from_db()
+        if release.status == ReleaseStatus.ACTIVE:
+            return
+        if release.status in (ReleaseStatus.REVOKED, ReleaseStatus.RETIRED):
+            raise Refusal("release_not_active", f"a {release.status} release cannot be put in force")
+        Release.objects.filter(
+            pipeline_id=release.pipeline_id, environment_id=release.environment_id, status=ReleaseStatus.ACTIVE
+        ).update(status=ReleaseStatus.SUPERSEDED)
+        Release.objects.filter(id=release.id).update(status=ReleaseStatus.ACTIVE, activated_at=RecourseNow())
+        release.refresh_from_db()

@@ -1,0 +1,140 @@
+"""What people and applications do to whole runs: pause, resume, cancel. Five beats each: lock, check, write, record, announce.
+
+Another workspace's or application's run is 404, before anything else is looked at.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.access import STEER, Actor
+from pipelines.audit import NO_OP, audited
+from pipelines.errors import Refusal
+from pipelines.moves import Moves, RunRow
+from pipelines.states import ACTIVE_STAGE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The answer to a cancel. `reconciliation` lists what may still go on outside: {stageId, attempt, kind, detail}."""
+
+    run_id: uuid.UUID
+    repeated: bool
+    reconciliation: list[dict[str, Any]]
+
+
+def pause_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatus:
+    """Stops further dispatch: queued, running, waiting, blocked → pausing, or paused when nothing is active.
+
+    Attempts only dispatched are taken back at once (released, nothing counted); running ones renew and finish.
+    Refused on other states with `execution_state_invalid`. Serves P60–P62, P64, O8.
+    """
+    with audited(actor, "run.pause", run=run_id, reason=reason):
+        moves, run = lock_run(run_id, actor)
+        actor.require(STEER)
+        check_verb(run, "pause")
+        moves.pause(run, reason or "operator_pause")
+        idle = [stage for stage in run.stages if stage.state == StageState.DISPATCHED]
+        for attempt in moves.active_attempts([stage.id for stage in idle]):
+            moves.attempt(attempt, "release", cause="taken back: the run was paused")
+        for stage in idle:
+            moves.stage(stage, "take_back", reason="the run was paused")
+        moves.event("run.pause", run.id, reason=reason)
+        moves.settle()
+        moves.save()
+    return run.status
+
+
+def resume_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatus:
+    """Makes a paused run eligible again: pausing, paused → what its stages imply. Resets nothing (P63, P64, P76)."""
+    with audited(actor, "run.resume", run=run_id, reason=reason):
+        moves, run = lock_run(run_id, actor)
+        actor.require(STEER)
+        check_verb(run, "resume")
+        moves.resume(run)
+        moves.event("run.resume", run.id, reason=reason)
+        moves.settle()
+        moves.save()
+    return run.status
+
+
+def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelled:
+    """Ends a run with every unfinished stage, gate and attempt in one transaction; late results are fenced.
+
+    It stops our work and lists what may still go on outside; it never claims that outside work stopped. Again: the
+    same answer, nothing changed. Completed or failed: `execution_state_invalid`. Serves P72–P75, R10, F30, F65, F75.
+    """
+    with audited(actor, "run.cancel", run=run_id, reason=reason) as entry:
+        moves, run = lock_run(run_id, actor)
+        if actor.is_person:
+            actor.require(STEER)
+        if run.status in RUN_NO_OPS["cancel"]:
+            entry.outcome = NO_OP
+            return Cancelled(run.id, True, reconciliation_list(run.id))
+        check_verb(run, "cancel")
+        uncertain = _still_outside(moves, run)  # before the end, while the stages still say what they were doing
+        moves.end_run(run, RunStatus.CANCELLED, reason=reason)
+        moves.event("run.reconciliation_list", run.id, data=uncertain)
+        moves.save()
+    return Cancelled(run.id, False, uncertain)
+
+
+def lock_run(run_id: uuid.UUID, actor: Actor) -> tuple[Moves, RunRow]:
+    """Locks one run that the actor may know of; any other id is 404."""
+    moves = Moves.lock([run_id], actor=actor.name)
+    run = moves.runs.get(run_id)
+    if (
+        run is None
+        or run.workspace_id != actor.workspace_id
+        or (actor.application_id is not None and run.application_id != actor.application_id)
+        or (actor.environment_id is not None and run.environment_id != actor.environment_id)
+    ):
+        raise Refusal("not_found", "there is no such run")
+    return moves, run
+
+
+def check_verb(run: RunRow, verb: str) -> None:
+    """Refuses a verb that the run's state does not take, naming what would help."""
+    if run.status in RUN_VERBS[verb]:
+        return
+    if run.failure_code == "deadline_exceeded":
+        raise Refusal(
+            "deadline_exceeded", f"the run passed its deadline; it cannot be {_PAST[verb]}; only a new run helps"
+        )
+    hint = "; a cancelled run stays cancelled" if run.status == RunStatus.CANCELLED else ""
+    raise Refusal("execution_state_invalid", f"a run that is {run.status} cannot be {_PAST[verb]}{hint}")
+
+
+def reconciliation_list(run_id: uuid.UUID) -> list[dict[str, Any]]:
+    """What was in flight when the run was cancelled, as it was told then."""
+    from pipelines.models import Event
+
+    event = Event.objects.filter(run_id=run_id, kind="run.reconciliation_list").order_by("-id").first()
+    return event.data if event and event.data else []
+
+
+_PAST = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
+
+
+def _still_outside(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
+    stages = {stage.id: stage for stage in run.stages}
+    items = []
+    for attempt in moves.active_attempts([stage.id for stage in run.stages if stage.state in ACTIVE_STAGE]):
+        if attempt.state == "running":
+            stage = stages[attempt.stage_id]
+            detail = f"{stage.name}: attempt {attempt.number} may still run at {attempt.worker}; it was told to stop"
+            items.append(_item(stage.id, attempt.number, "running_attempt", detail))
+    for stage in run.stages:
+        if stage.state == StageState.NEEDS_RECONCILIATION:
+            detail = f"{stage.name}: what attempt {stage.attempt_number} did outside is unknown"
+            items.append(_item(stage.id, stage.attempt_number, "uncertain_effect", detail))
+        elif stage.state == StageState.WAITING:
+            detail = f"{stage.name}: a decision was being waited for; outside work may depend on it"
+            items.append(_item(stage.id, stage.attempt_number, "open_gate", detail))
+    return items
+
+
+def _item(stage_id: uuid.UUID, attempt: int, kind: str, detail: str) -> dict[str, Any]:
+    return {"stageId": str(stage_id), "attempt": attempt, "kind": kind, "detail": detail}
