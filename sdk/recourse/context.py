@@ -149,7 +149,7 @@ class StageContext:
             raise Stopped(reason)
 
     def log(self, level: str, message: str, **fields: Any) -> None:
-        """Adds a line to the attempt's log; sent within seconds or with the result. A field that is not JSON goes as text."""
+        """Adds a line to the attempt's log; sent in seconds or with the result. Fields that are not JSON go as text."""
         if level not in LEVELS:
             raise ValueError(f"level {level!r} is none of {', '.join(sorted(LEVELS))}")
         line: dict[str, Any] = {"at": datetime.now(UTC).isoformat(), "level": level, "message": clean(message)}

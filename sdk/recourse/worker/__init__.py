@@ -1,4 +1,4 @@
-"""A worker: pulls jobs over HTTP, runs them under a lease, delivers how they ended. See `python -m recourse.worker --help`."""
+"""A worker: pulls jobs over HTTP, runs them under a lease, and delivers how they ended."""
 
 from recourse.worker.service import Worker
 

@@ -28,7 +28,7 @@ from recourse.worker.session import Session, Unavailable
 log = logging.getLogger("recourse.worker")
 
 MOST_BYTES = 8 * 1024 * 1024
-STALE = "stale_execution"
+TOO_LATE = frozenset({"stale_execution", "not_found"})
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class Delivery:
         otherwise the lease would lapse and the handler would run again, to the same end.
         """
         job = parcel.held.job
-        if code == STALE or parcel.held.is_lost or parcel.replaced:
+        if code in TOO_LATE or parcel.held.is_lost or parcel.replaced:
             log.warning("the end of attempt %s came too late or is not taken: %s %s", job.execution_id, code, detail)
             self._settle(parcel)
             return

@@ -1,7 +1,9 @@
 """Attempts that this worker holds: renews their leases, and gives them up before they end.
 
 Time is the local clock's (`recourse.clock`), counted from the moment a request was *sent*: the server can only have
-granted its lease later, so ours ends first. What this cannot do: stop a handler that does not look at `ctx.cancelled`.
+granted its lease later, so ours ends first. An answer extends a lease only when the end that it names has moved: a
+server that finds the attempt locked by another transaction says `acquired` and leaves the end where it was.
+What this cannot do: stop a handler that does not look at `ctx.cancelled`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from recourse import clock
@@ -27,16 +30,35 @@ MOST_PER_REQUEST = 200
 class Held:
     """One attempt in this worker's hands, from the pull until its result is confirmed."""
 
-    __slots__ = ("abandoned", "context", "control", "job", "lost", "renew_at", "running")
+    __slots__ = ("abandoned", "all_answered", "context", "control", "job", "lost", "renew_at", "running", "server_end")
 
     def __init__(self, job: Job, control: Control, renew_at: float) -> None:
         self.job = job
         self.control = control
         self.context = StageContext(job, control)
         self.renew_at = renew_at
+        self.server_end: str | None = (job.lease or {}).get("leaseExpiresAt")
+        self.all_answered = True
         self.running = True
         self.lost = False
         self.abandoned = False
+
+    def extend(self, end: str | None, sent_at: float, seconds: float) -> bool:
+        """Notes that the lease now ends at `end`, by the server's clock; False when that is no later than before.
+
+        `seconds` is our share of a full lease. After an unanswered renewal a later end may be that one's work, granted
+        before `sent_at`: then ours moves by no more than the server's did.
+        """
+        until = sent_at + seconds
+        if end is not None and self.server_end is not None:
+            moved = (datetime.fromisoformat(end) - datetime.fromisoformat(self.server_end)).total_seconds()
+            if moved <= 0:
+                return False
+            if not self.all_answered:
+                until = min(until, self.control.owned_until + moved)
+        self.server_end = end
+        self.control.owned_until = until
+        return True
 
     @property
     def is_lost(self) -> bool:
@@ -161,32 +183,36 @@ class Leases:
                 raise Unavailable(f"the renewal was refused: {answer.status} {answer.body.get('code')}")
             told = by_attempt(live, answer.body.get("leases") or [])
         except Unavailable as error:
-            again = clock.now() + Backoff(first=self._session.renew_seconds / 8).next(error.wait)
             for held in live:
-                held.renew_at = again
+                held.all_answered = False
+                held.renew_at = self._soon(error.wait)
             log.warning("leases not renewed: %s", error)
             return
         for held in live:
             self._apply(held, told.get(held.job.execution_id, {}), sent_at)
 
     def _apply(self, held: Held, lease: Mapping[str, Any], sent_at: float) -> None:
-        """Moves one lease, or gives the attempt up. One that we gave up already is not taken back; one that the answer
-        leaves out is neither renewed nor lost, and its time runs on.
+        """Moves one lease, or gives the attempt up. One that we gave up already is not taken back; one that was not
+        extended, or that the answer leaves out, is asked for again soon, and its time runs on.
         """
         commands = lease.get("commands")
         if commands:
             self._session.on_commands(
                 [{"stageId": held.job.stage_id, "executionId": held.job.execution_id} | command for command in commands]
             )
-        held.renew_at = sent_at + self._session.renew_seconds
+        held.renew_at = self._soon()
         if held.is_lost:
             held.lose()
         elif lease.get("acquired") is True:
-            held.control.owned_until = sent_at + self._owned_seconds
+            if held.extend(lease.get("leaseExpiresAt"), sent_at, self._owned_seconds):
+                held.renew_at = sent_at + self._session.renew_seconds
         elif "acquired" in lease:
             if held.running:
                 log.warning("lost attempt %s: %s", held.job.execution_id, lease.get("reason") or "no reason given")
             held.lose()
+
+    def _soon(self, at_least: float = 0.0) -> float:
+        return clock.now() + Backoff(first=self._session.renew_seconds / 8).next(at_least)
 
 
 def by_attempt(sent: list[Held], items: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -31,6 +31,7 @@ class Runners:
         self._waiting = 0
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, held: Held) -> None:
@@ -57,8 +58,9 @@ class Runners:
     def close(self) -> None:
         for _ in range(self._threads):
             self._queue.put(None)
-        if self._loop is not None:
+        if self._loop is not None and self._loop_thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop_thread.join(1.0)
 
     def _work(self) -> None:
         while (held := self._queue.get()) is not None:
@@ -69,8 +71,21 @@ class Runners:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="recourse-loop", daemon=True).start()
+            self._loop_thread = threading.Thread(
+                target=self._run_loop, args=(self._loop,), name="recourse-loop", daemon=True
+            )
+            self._loop_thread.start()
         return self._loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until `close`; what still runs then was given up, and is cancelled."""
+        loop.run_forever()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.close()
 
     def _spawn(self, held: Held) -> None:
         # The loop itself keeps only weak references to tasks.
