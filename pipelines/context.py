@@ -58,10 +58,16 @@ def index(run_ids: Collection[uuid.UUID]) -> None:
         " (SELECT string_agg((k ->> 'key') || ' ' || (k ->> 'value'), ' ') FROM jsonb_array_elements(r.keywords) k),"
         " (SELECT string_agg(c.key || ' ' || c.value, ' ') FROM pipelines_contextitem c"
         " WHERE c.run_id = r.id AND NOT c.is_sensitive)), '-_/:.@', '      '))"
+        " || array_to_tsvector(ARRAY['=' || r.workspace_id::text])"
         " FROM pipelines_run r WHERE r.id = ANY(%s) ORDER BY r.id"
         " ON CONFLICT (run_id) DO UPDATE SET words = excluded.words",
         [list(run_ids)],
     )
+
+
+def tenant_word(workspace_id: uuid.UUID) -> str:
+    """The lexeme that marks a workspace's runs in the search index; no text yields one that begins like this."""
+    return f"={workspace_id}"
 
 
 def for_jobs(run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[dict[str, Any]]]:

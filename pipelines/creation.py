@@ -178,19 +178,20 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
                 %(user)s, recourse_now(), recourse_now(),
                 recourse_now() + make_interval(secs => %(deadline)s::float), '', '')
         ), stage AS (
-            INSERT INTO pipelines_stage (id, run_id, application_id, environment_id, position, name, handler,
-                description, input, depends_on, run_next_if_failed, effect_mode, approval, options, state, held,
+            INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
+                handler, description, input, depends_on, run_next_if_failed, effect_mode, approval, options, state, held,
                 available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code, last_error_message,
                 failure_disposition, stale)
-            SELECT id, %(run)s, %(application)s, %(environment)s, position, name, handler, description, input,
-                depends_on, run_next_if_failed, effect_mode, approval, options, state, false,
+            SELECT id, %(run)s, recourse_now(), %(application)s, %(environment)s, position, name, handler, description,
+                input, depends_on, run_next_if_failed, effect_mode, approval, options, state, false,
                 CASE WHEN state = 'ready' THEN recourse_now() END, 1, 0, 0, 0, '', '', '', false
             FROM json_to_recordset(%(stages)s::json) AS s(id uuid, position int, name text, handler text,
                 description text, input text, depends_on smallint[], run_next_if_failed boolean, effect_mode text,
                 approval jsonb, options jsonb, state text)
         ), words AS (
             INSERT INTO pipelines_runsearch (run_id, words)
-            VALUES (%(run)s, to_tsvector('simple', translate(%(words)s, '-_/:.@', '      ')))
+            VALUES (%(run)s, to_tsvector('simple', translate(%(words)s, '-_/:.@', '      '))
+                || array_to_tsvector(ARRAY[%(tenant)s]))
         )
         INSERT INTO pipelines_event (run_id, stage, kind, from_state, to_state, at, actor, reason, data)
         SELECT %(run)s, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, '', NULL
@@ -213,6 +214,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
             "deadline": intent.deadline_seconds,
             "stages": recordset(rows),
             "words": _words(name, intent),
+            "tenant": context.tenant_word(place.workspace_id),
             "actor": actor,
             "events": recordset(
                 [{"stage": None, "kind": "run.create", "to_state": "queued"}]

@@ -31,10 +31,10 @@ class Run(models.Model):
     """One execution of a release. Whoever writes a stage, attempt or gate of a run holds the lock on its row here."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    workspace = models.ForeignKey(Workspace, models.PROTECT, related_name="runs")
-    application = models.ForeignKey(Application, models.PROTECT, related_name="runs")
-    environment = models.ForeignKey(Environment, models.PROTECT, related_name="runs")
-    pipeline = models.ForeignKey(Pipeline, models.PROTECT, null=True, related_name="runs")
+    workspace = models.ForeignKey(Workspace, models.PROTECT, related_name="runs", db_index=False)
+    application = models.ForeignKey(Application, models.PROTECT, related_name="runs", db_index=False)
+    environment = models.ForeignKey(Environment, models.PROTECT, related_name="runs", db_index=False)
+    pipeline = models.ForeignKey(Pipeline, models.PROTECT, null=True, related_name="runs", db_index=False)
     release = models.ForeignKey(Release, models.PROTECT, related_name="runs")
     name = models.CharField(max_length=255)
     status = models.CharField(max_length=20, choices=RunStatus.choices, default=RunStatus.QUEUED)
@@ -65,7 +65,8 @@ class Run(models.Model):
                 name="run_by_status",
             ),
             models.Index(fields=["pipeline", "-created_at", "-id"], name="run_by_pipeline"),
-            models.Index(fields=["application", "-created_at", "-id"], name="run_by_application"),
+            # an API key sees one application in one environment; a filter on applications alone takes each rung in turn
+            models.Index(fields=["application", "environment", "-created_at", "-id"], name="run_by_application"),
             models.Index(fields=["environment", "-created_at", "-id"], name="run_by_environment"),
             models.Index(
                 fields=["recovered_from", "-created_at"],
@@ -107,7 +108,10 @@ class Run(models.Model):
 
 
 class RunSearch(models.Model):
-    """The words of a run's name, keywords and non-sensitive context values, apart so that moving a run costs no GIN."""
+    """The words of a run's name, keywords and non-sensitive context values, apart so that moving a run costs no GIN.
+
+    One more lexeme, which no text yields, names the workspace: the index answers for one tenant, whatever others hold.
+    """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="search")
     words = SearchVectorField()
@@ -153,6 +157,7 @@ class Stage(models.Model):
     run = models.ForeignKey(Run, models.CASCADE, related_name="stages", db_index=False)
     application = models.ForeignKey(Application, models.PROTECT, related_name="+", db_index=False)
     environment = models.ForeignKey(Environment, models.PROTECT, related_name="+", db_index=False)
+    run_created_at = models.DateTimeField(db_default=RecourseNow(), help_text="its run's, which never changes")
     position = models.PositiveSmallIntegerField()
     name = models.CharField(max_length=255)
     handler = models.CharField(max_length=300)
@@ -191,9 +196,12 @@ class Stage(models.Model):
                 name="stage_queue",
                 condition=Q(state__in=sorted(CLAIMABLE_STAGE), held=False),
             ),
-            models.Index(fields=["handler", "run"], name="stage_by_handler"),
+            # lists of runs by handler or error walk these in the list's own order, newest first
             models.Index(
-                fields=["last_error_code", "run"],
+                fields=["application", "environment", "handler", "-run_created_at", "-run"], name="stage_by_handler"
+            ),
+            models.Index(
+                fields=["application", "environment", "last_error_code", "-run_created_at", "-run"],
                 name="stage_by_error",
                 condition=~Q(last_error_code=""),
             ),
