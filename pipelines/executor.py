@@ -1,0 +1,373 @@
+"""Celery as an executor of Python handlers: the same handlers that an HTTP worker runs, fed straight from the database.
+
+A message only hints that some queues have work; it may be lost or doubled. `Executor.drain` claims a batch, runs it in
+threads, renews, reports in batches and goes on until nothing is ready. Leases, fences and results are those of any
+worker, so a killed executor loses nothing (P2, P3, F16, F23, F26).
+
+RECOURSE_HANDLERS names modules; `module@workspace/application` limits a module's handlers to one application.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import InterfaceError, OperationalError, connection
+from recourse import Job, Registry, default_registry
+from recourse.context import Control
+from recourse.execution import Report
+from recourse.worker.leases import Held
+from recourse.worker.runners import Runners
+
+from pipelines import leases, results
+from pipelines.errors import Refusal
+from pipelines.ids import new_id
+from pipelines.listen import listener
+from pipelines.sql import execute, query
+from pipelines.wake import Queue
+from pipelines.wire import job_body
+
+log = structlog.get_logger(__name__)
+
+THREADS = 16  # handlers that run at once in one process
+LARGEST_BATCH = 200
+QUICK_SECONDS = 0.1  # a batch done faster than this doubles the next one
+SLOW_SECONDS = 1.0
+GATHER_SECONDS = 0.004  # how long a report waits for the rest of its batch
+LINGER_SECONDS = 0.5  # how long an idle executor keeps its ear open before it gives its slot back
+TURN_SECONDS = 20.0  # then the slot is given back even under load, so that others get a turn
+RENEW_SECONDS = 5.0  # at the most; it is also how soon a cancel reaches a handler
+HINT_GAP_SECONDS = 0.05  # hints closer together are dropped: the executor that the first one woke still listens
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which handlers this console executes: name → the one application it is limited to, as (workspace, name), or None."""
+
+    handlers: dict[str, tuple[str, str] | None]
+
+    @classmethod
+    def load(cls, entries: Iterable[str], registry: Registry) -> Scope:
+        """Imports the modules of RECOURSE_HANDLERS and notes which names each one registers."""
+        handlers: dict[str, tuple[str, str] | None] = {}
+        for entry in entries:
+            module, _, owner = entry.partition("@")
+            workspace, _, application = owner.partition("/")
+            before = set(registry.names)
+            importlib.import_module(module)
+            for name in registry.names:
+                home = registry.find(name).function.__module__
+                if name not in before or home == module or home.startswith(f"{module}."):
+                    handlers[name] = (workspace, application) if owner else None
+        return cls(handlers)
+
+
+class Executor:
+    """One per process. Its session is what its leases are bound to."""
+
+    def __init__(self, scope: Scope, registry: Registry = default_registry) -> None:
+        self._scope = scope
+        self._done: queue.SimpleQueue[tuple[Held, Report | None]] = queue.SimpleQueue()
+        self._runners = Runners(registry, THREADS, lambda held, report: self._done.put((held, report)))
+        self._held: dict[str, Held] = {}
+        self._batch = THREADS
+        self._claimed_at = 0.0
+        self._renew_at = 0.0
+        self._applications: dict[tuple[str, str], uuid.UUID] = {}
+        name = f"celery@{socket.gethostname()}:{os.getpid()}"
+        self.holder = leases.Holder(new_id(), None, None, name)
+        self._open_session()
+
+    def drain(self, stopping: threading.Event | Any) -> int:
+        """Runs stages until nothing is ready, its turn is over, or `stopping` is set; returns how many it ended.
+
+        What it holds is always brought to an end first. A database outage is waited out; what cannot be reported
+        before its lease ends is left to recovery.
+        """
+        ended = 0
+        turn_ends = time.monotonic() + TURN_SECONDS
+        execute(
+            "UPDATE pipelines_workersession SET last_seen_at = recourse_now() WHERE id = %s", [self.holder.session_id]
+        )
+        with listener.subscribed(None) as waiter:
+            queues = self._queues()
+            while True:
+                may_claim = not stopping.is_set() and time.monotonic() < turn_ends
+                if may_claim and len(self._held) < self._batch:
+                    self._claim(queues)
+                if self._held:
+                    ended += self._collect()
+                elif not may_claim or not self._linger(waiter, queues):
+                    break
+                else:
+                    queues = self._queues()
+        if not stopping.is_set() and time.monotonic() >= turn_ends:
+            send_hint()
+        return ended
+
+    def close(self) -> None:
+        """Ends the session; nothing more is handed out to it."""
+        execute(
+            "UPDATE pipelines_workersession SET state = 'draining', ended_at = recourse_now() WHERE id = %s",
+            [self.holder.session_id],
+        )
+
+    def _open_session(self) -> None:
+        execute(
+            "INSERT INTO pipelines_workersession (id, state, worker_name, instance_id, handlers, worker_version,"
+            " sdk_version, host_name, pid, metadata, started_at, last_seen_at)"
+            " VALUES (%s, 'active', %s, '', %s, '', '', %s, %s, '{}', recourse_now(), recourse_now())",
+            [
+                self.holder.session_id,
+                self.holder.worker,
+                sorted(self._scope.handlers),
+                socket.gethostname(),
+                os.getpid(),
+            ],
+        )
+
+    def _queues(self) -> list[Queue]:
+        return [found for found in waiting_queues(list(self._scope.handlers)) if self._serves(found)]
+
+    def _serves(self, found: Queue) -> bool:
+        owner = self._scope.handlers[found.handler]
+        if owner is None:
+            return True
+        if owner not in self._applications:
+            rows = query(
+                "SELECT a.id FROM pipelines_application a JOIN pipelines_workspace w ON w.id = a.workspace_id"
+                " WHERE w.slug = %s AND a.name = %s",
+                owner,
+            )
+            if not rows:
+                return False
+            self._applications[owner] = rows[0][0]
+        return self._applications[owner] == found.application_id
+
+    def _claim(self, queues: list[Queue]) -> None:
+        asked_at = time.monotonic()
+        jobs = leases.claim(self.holder, queues, limit=self._batch - len(self._held), acquire=True)
+        if not jobs:
+            return
+        if not self._held:
+            self._claimed_at = asked_at
+            self._renew_at = asked_at + _renew_every()
+        for job in jobs:
+            control = Control()
+            control.owned_until = asked_at + settings.RECOURSE_LEASE_SECONDS - 1
+            held = Held(Job(job_body(job)), control, self._renew_at)
+            self._held[held.job.execution_id] = held
+            self._runners.start(held)
+
+    def _collect(self) -> int:
+        """Waits for at least one handler to end, reports what has, renews what is due; returns how many ended."""
+        ended = self._finished(min(0.5, max(0.0, self._renew_at - time.monotonic())))
+        if time.monotonic() >= self._renew_at:
+            self._renew()
+        if not ended:
+            return 0
+        self._report(ended)
+        for held, _ in ended:
+            del self._held[held.job.execution_id]
+        if not self._held:
+            self._pace(time.monotonic() - self._claimed_at)
+        return len(ended)
+
+    def _finished(self, seconds: float) -> list[tuple[Held, Report | None]]:
+        try:
+            ended = [self._done.get(timeout=seconds)]
+        except queue.Empty:
+            return []
+        gathered_by = time.monotonic() + GATHER_SECONDS
+        while len(ended) < len(self._held):
+            try:
+                ended.append(self._done.get(timeout=max(0.0, gathered_by - time.monotonic())))
+            except queue.Empty:
+                break
+        return ended
+
+    def _pace(self, seconds: float) -> None:
+        if seconds < QUICK_SECONDS:
+            self._batch = min(LARGEST_BATCH, self._batch * 2)
+        elif seconds > SLOW_SECONDS:
+            self._batch = max(THREADS, self._batch // 2)
+
+    def _report(self, ended: list[tuple[Held, Report | None]]) -> None:
+        reports = [
+            _result(held.job, report.body)
+            for held, report in ended
+            if report is not None and report.outcome not in ("released", "stopped")
+        ]
+        given_back = [held for held, report in ended if report is None or report.outcome in ("released", "stopped")]
+        self._persist(lambda: results.report(self.holder, reports))
+        for held in given_back:
+            self._persist(lambda held=held: self._give_back(held))
+
+    def _persist(self, write: Any) -> None:
+        """Repeats a write through a database outage, for as long as a lease may live; never runs a handler again."""
+        give_up_at = time.monotonic() + settings.RECOURSE_LEASE_SECONDS
+        pause = 0.05
+        while True:
+            try:
+                write()
+                return
+            except (OperationalError, InterfaceError) as error:
+                connection.close()
+                if time.monotonic() > give_up_at:
+                    log.error("executor.result_not_confirmed", error=str(error).strip())
+                    return
+                time.sleep(pause)
+                pause = min(pause * 2, 2.0)
+
+    def _give_back(self, held: Held) -> None:
+        try:
+            leases.release(self.holder, uuid.UUID(held.job.stage_id), uuid.UUID(held.job.execution_id))
+        except Refusal as refusal:
+            log.info("executor.already_lost", attempt=held.job.execution_id, reason=refusal.code)
+
+    def _renew(self) -> None:
+        asked_at = time.monotonic()
+        self._renew_at = asked_at + _renew_every()
+        wanted = [(uuid.UUID(held.job.stage_id), uuid.UUID(held.job.execution_id)) for held in self._held.values()]
+        try:
+            answers = leases.renew(self.holder, wanted)
+        except (OperationalError, InterfaceError):
+            connection.close()
+            self._renew_at = asked_at + 0.5
+            return
+        for lease in answers:
+            held = self._held[str(lease.execution_id)]
+            if lease.acquired:
+                end = lease.expires_at.isoformat() if lease.expires_at else None
+                held.extend(end, asked_at, settings.RECOURSE_LEASE_SECONDS - 1)
+                held.control.pause_requested = any(command["command"] == "pause" for command in lease.commands)
+            else:
+                held.control.stop("cancelled" if lease.reason == "run_terminal" else "lost")
+
+    def _linger(self, waiter: Any, queues: list[Queue]) -> bool:
+        """Keeps the ear open a little longer; True when there may be work, False when the slot should be given back."""
+        due = leases.next_due(queues)
+        if due is not None and due <= 0:
+            time.sleep(0.002)  # due, but in the hands of another claim: look again when that has committed
+            return True
+        connection.close()
+        seconds = LINGER_SECONDS if due is None else min(LINGER_SECONDS, due)
+        return waiter.wait(seconds) or seconds < LINGER_SECONDS
+
+
+def waiting_queues(handlers: list[str]) -> list[Queue]:
+    """The queues of these handlers that have a stage ready or scheduled; one index probe a queue, however long it is."""
+    return [
+        Queue(*row)
+        for row in query(
+            """
+            WITH RECURSIVE queue AS (
+                (SELECT application_id, environment_id, handler FROM pipelines_stage
+                 WHERE state IN ('ready', 'retry_scheduled') AND NOT held
+                 ORDER BY application_id, environment_id, handler LIMIT 1)
+                UNION ALL
+                SELECT following.* FROM queue CROSS JOIN LATERAL (
+                    SELECT application_id, environment_id, handler FROM pipelines_stage
+                    WHERE state IN ('ready', 'retry_scheduled') AND NOT held AND (application_id, environment_id,
+                        handler) > (queue.application_id, queue.environment_id, queue.handler)
+                    ORDER BY application_id, environment_id, handler LIMIT 1
+                ) following
+            )
+            SELECT application_id, environment_id, handler FROM queue WHERE handler = ANY(%s)
+            """,
+            [handlers],
+        )
+    ]
+
+
+class _Hints:
+    """Decides whether a hint is worth sending: is there an executor for the handler, and was none sent just now."""
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+        self._names_until = 0.0
+        self._sent_at = 0.0
+
+    def worth(self, queues: Iterable[Queue]) -> bool:
+        now = time.monotonic()
+        if now - self._sent_at < HINT_GAP_SECONDS:
+            return False
+        if now >= self._names_until:
+            rows = query(
+                "SELECT DISTINCT unnest(handlers) FROM pipelines_workersession"
+                " WHERE application_id IS NULL AND state = 'active'"
+                " AND last_seen_at > recourse_now() - interval '1 hour'"
+            )
+            self._names, self._names_until = frozenset(row[0] for row in rows), now + 5.0
+        if not any(found.handler in self._names for found in queues):
+            return False
+        self._sent_at = now
+        return True
+
+
+_hints = _Hints()
+
+
+def hint(queues: Iterable[Queue]) -> None:
+    """After a commit that made stages ready: nudges an executor, if any serves one of these queues. May be lost."""
+    if settings.RECOURSE_HANDLERS and _hints.worth(queues):
+        send_hint()
+
+
+def send_hint() -> None:
+    """Sends one hint. A broker that cannot be reached only delays: the sweep looks every second."""
+    from pipelines.tasks import execute_ready
+
+    try:
+        execute_ready.apply_async(expires=30, retry=False)
+    except Exception as error:
+        log.warning("executor.hint_not_sent", error=str(error))
+
+
+def hint_overdue() -> bool:
+    """Sends a hint when a stage of the console's handlers is due now; the sweep calls it, so a lost hint costs a second."""
+    if not settings.RECOURSE_HANDLERS:
+        return False
+    rows = query(
+        "SELECT DISTINCT unnest(handlers) FROM pipelines_workersession WHERE application_id IS NULL"
+        " AND state = 'active' AND last_seen_at > recourse_now() - interval '1 hour'"
+    )
+    due = leases.next_due(waiting_queues([row[0] for row in rows])) if rows else None
+    if due is not None and due <= 0:
+        send_hint()
+        return True
+    return False
+
+
+def _renew_every() -> float:
+    return min(settings.RECOURSE_RENEW_SECONDS, RENEW_SECONDS)
+
+
+def _result(job: Job, body: dict[str, Any]) -> results.Result:
+    return results.Result(
+        stage_id=uuid.UUID(job.stage_id),
+        execution_id=uuid.UUID(job.execution_id),
+        attempt=job.attempt,
+        status=body["status"],
+        output=body.get("output"),
+        error_code=(body.get("errorCode") or "")[:100],
+        error_message=body.get("errorMessage") or "",
+        traceback=body.get("traceback") or "",
+        retryable=body.get("retryable"),
+        context_items=[
+            {"key": item["key"], "value": item["value"], "is_sensitive": item.get("isSensitive", False)}
+            for item in body.get("contextItems") or ()
+        ],
+        logs=list(body.get("logs") or ()),
+        usage=body.get("usage"),
+    )
