@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
 from recourse import Registry, Worker
+
 from tests.sdk.protocol_server import API_KEY, ProtocolServer
 
 

@@ -75,6 +75,7 @@ class ProtocolServer:
         self.deny_acquisition = False
         self.answers: dict[str, tuple[int, dict[str, Any]]] = {}
         self.ends_polls = False
+        self.open_polls = 0
         self._faults: list[Fault] = []
         self._healed = threading.Event()
         self._shift = 0.0
@@ -115,6 +116,13 @@ class ProtocolServer:
         with self.changed:
             self.sessions.clear()
 
+    def end_polls(self) -> None:
+        """Ends the polls of a process that was killed, which would be handed jobs otherwise."""
+        with self.changed:
+            self.ends_polls = True
+            self.changed.wait_for(lambda: self.open_polls == 0, 10)
+            self.ends_polls = False
+
     def count(self, path: str) -> int:
         return Counter(path.rsplit("/", 1)[-1] for path, _ in list(self.requests))[path]
 
@@ -134,8 +142,8 @@ class ProtocolServer:
     def answer(self, path: str, body: dict[str, Any], headers: Any) -> tuple[int, dict[str, Any] | None]:
         with self.changed:
             self.requests.append((path, body))
-            if path.split("?")[0] in self.answers:
-                return self.answers[path.split("?")[0]]
+            if path.partition("?")[0] in self.answers:
+                return self.answers[path.partition("?")[0]]
             if headers.get("X-API-Key") != API_KEY:
                 return problem(401, "unauthorized")
             if path == "/workers/bootstrap":
@@ -151,7 +159,12 @@ class ProtocolServer:
     def _worker(self, parts: list[str], body: dict[str, Any], session: str) -> tuple[int, dict[str, Any] | None]:
         match parts:
             case ["jobs", "pull"]:
-                return self._pull(body, session)
+                self.open_polls += 1
+                try:
+                    return self._pull(body, session)
+                finally:
+                    self.open_polls -= 1
+                    self.changed.notify_all()
             case ["leases", "renew"]:
                 return 200, {"leases": [self._renew(item, session) for item in body["leases"]]}
             case ["results"]:
@@ -188,13 +201,13 @@ class ProtocolServer:
     def _pull(self, body: dict[str, Any], session: str) -> tuple[int, dict[str, Any] | None]:
         until = time.monotonic() + body.get("waitSeconds", 0)
         while True:
+            if self.sessions.get(session) != "active":
+                return 204, None
             self._sweep()
             ready = [s for s in self.stages.values() if s.state == "ready" and s.handler in body["handlers"]]
             commands, self.commands = self.commands, []
             if ready or commands or time.monotonic() >= until or self.ends_polls:
                 break
-            if self.sessions.get(session) != "active":
-                return 204, None
             self.changed.wait(min(0.05, max(0.0, until - time.monotonic())))
         jobs = [self._job(stage, session) for stage in ready[: body["maxJobs"]]]
         if not jobs and not commands:
@@ -242,7 +255,9 @@ class ProtocolServer:
         stage = self.stages[item["stageId"]]
         attempt = self._attempt(stage, item["executionId"])
         if attempt.state != "running":
-            return self._lease(stage, attempt, session, "lease_expired" if attempt.state == "lost" else "stage_not_active")
+            return self._lease(
+                stage, attempt, session, "lease_expired" if attempt.state == "lost" else "stage_not_active"
+            )
         if attempt.session == session and not self.freeze_leases:
             attempt.ends_at = self.now() + self.lease_seconds
         return self._lease(stage, attempt, session)
@@ -307,7 +322,7 @@ class ProtocolServer:
     def take_fault(self, path: str) -> Fault | None:
         with self.changed:
             for fault in self._faults:
-                if fault.left > 0 and path.split("?")[0].endswith(fault.path):
+                if fault.left > 0 and path.partition("?")[0].endswith(fault.path):
                     fault.left -= 1
                     return fault
         return None
@@ -317,7 +332,13 @@ class ProtocolServer:
 
 
 def problem(status: int, code: str, **more: Any) -> tuple[int, dict[str, Any]]:
-    return status, {"type": "about:blank", "title": code, "status": status, "detail": f"because of {code}", "code": code} | more
+    return status, {
+        "type": "about:blank",
+        "title": code,
+        "status": status,
+        "detail": f"because of {code}",
+        "code": code,
+    } | more
 
 
 def _handler_class(server: ProtocolServer) -> type[BaseHTTPRequestHandler]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from recourse import Failure, Registry, StageContext, Waiting, Worker
+
 from tests.sdk.conftest import eventually
 from tests.sdk.protocol_server import API_KEY, ProtocolServer
 
@@ -113,7 +114,9 @@ def test_no_more_than_the_concurrency_runs_at_once(server: ProtocolServer, regis
     assert peak == 3
 
 
-def test_a_second_attempt_of_a_stage_bears_the_same_idempotency_key(serve: Any, registry: Registry, work: Start) -> None:
+def test_a_second_attempt_of_a_stage_bears_the_same_idempotency_key(
+    serve: Any, registry: Registry, work: Start
+) -> None:
     """F119, P59: the key that a handler passes on is the stage's, so that the outside system acts once."""
     server = serve()
     effects: dict[str, int] = {}

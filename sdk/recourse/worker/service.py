@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from recourse import clock
-from recourse.errors import ConfigurationError
+from recourse.errors import ApiError, ConfigurationError
 from recourse.execution import Report
 from recourse.handlers import Registry, default_registry
 from recourse.jobs import Job
@@ -182,8 +182,12 @@ class Worker:
                 wait = backoff.next(error.wait)
                 log.warning("the server is away, again in %.1f s: %s", wait, error)
                 self._draining.wait(wait)
+            except ApiError:
+                self._session.close()
+                raise
             else:
                 return True
+        self._session.close()
         return False
 
     def _on_signals(self, read_end: int) -> None:

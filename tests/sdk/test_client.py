@@ -1,0 +1,273 @@
+"""Both clients: the same calls, the same rules for repeating, typed refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from recourse import (
+    ApiError,
+    Client,
+    ConfigurationError,
+    Conflict,
+    GateDecisionConflict,
+    IdempotencyConflict,
+    InvalidRequest,
+    NotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    StateInvalid,
+    SyncClient,
+    Unauthorized,
+)
+
+from tests.sdk.protocol_server import API_KEY, TOKEN, ProtocolServer, problem
+
+STAGES = [
+    {"stageName": "validate", "stageHandlerName": "ValidateInvoiceHandler", "input": '{"invoiceId":"invoice-42"}'}
+]
+Ask = Callable[[Callable[[Any], Any]], Any]
+
+
+@pytest.fixture(params=["sync", "async"])
+def ask(request: pytest.FixtureRequest, server: ProtocolServer) -> Ask:
+    """Calls something of a client of either kind, and returns its answer."""
+    options: dict[str, Any] = {"timeout": 0.5, "attempts": 4, "first_wait": 0.01}
+
+    def sync(call: Callable[[Any], Any]) -> Any:
+        with SyncClient(server.url, API_KEY, TOKEN, **options) as client:
+            return call(client)
+
+    async def by_loop(call: Callable[[Any], Any]) -> Any:
+        async with Client(server.url, API_KEY, TOKEN, **options) as client:
+            answer = call(client)
+            assert inspect.isawaitable(answer)
+            return await answer
+
+    return sync if request.param == "sync" else lambda call: asyncio.run(by_loop(call))
+
+
+def create(client: Any, **more: Any) -> Any:
+    return client.runs.create(**({"idempotency_key": "k", "name": "n", "stages": STAGES} | more))
+
+
+def test_a_run_is_created_once_for_its_key(server: ProtocolServer, ask: Ask) -> None:
+    """P18, P19, P28."""
+    first = ask(create)
+    second = ask(create)
+    assert (first["created"], second["created"], second["wasExisting"]) == (True, False, True)
+    assert first["pipeline"]["id"] == second["pipeline"]["id"] == ask(lambda c: c.runs.lookup("k"))["id"]
+    assert server.bodies("/pipelines/idempotent")[0] == {"idempotencyKey": "k", "name": "n", "stages": STAGES}
+
+
+@pytest.mark.parametrize("how", ["cut", "cut_after", 503, 500, 429])
+def test_an_unknown_outcome_is_followed_by_the_same_request(server: ProtocolServer, ask: Ask, how: int | str) -> None:
+    """P27, F118: one run, whether or not the server had acted."""
+    server.fail("/idempotent", how, times=3)
+    answer = ask(create)
+    assert answer["created"] is (how != "cut_after")
+    assert len(server.runs) == 1
+    assert len({str(body) for body in server.bodies("/idempotent")}) == 1
+
+
+def test_a_timeout_is_an_unknown_outcome(server: ProtocolServer, ask: Ask) -> None:
+    """P27, P29."""
+    server.fail("/idempotent", "hang", times=1)
+    assert ask(create)["created"] is True
+
+
+def test_repeating_is_bounded_and_says_to_keep_the_key(server: ProtocolServer, ask: Ask) -> None:
+    """P29, F127."""
+    server.fail("/idempotent", "cut_after")
+    with pytest.raises(OutcomeUnknown, match="4 tries") as caught:
+        ask(create)
+    assert caught.value.key == "k"
+    assert server.count("idempotent") == 4
+    server.heal()
+    assert ask(lambda c: c.runs.lookup("k"))["id"] == ask(create)["pipeline"]["id"]
+
+
+def test_another_intent_under_the_same_key_is_a_conflict(ask: Ask) -> None:
+    """P20, F127: the key is taken."""
+    ask(create)
+    with pytest.raises(IdempotencyConflict) as caught:
+        ask(lambda c: create(c, name="other"))
+    assert caught.value.key_used
+
+
+def test_a_definite_refusal_is_not_repeated_and_uses_no_key(server: ProtocolServer, ask: Ask) -> None:
+    """F127."""
+    with pytest.raises(InvalidRequest) as caught:
+        ask(lambda c: create(c, idempotency_key=" "))
+    error = caught.value
+    assert (error.status, error.code, error.errors) == (
+        400,
+        "validation_error",
+        {"idempotencyKey": ["may not be blank"]},
+    )
+    assert error.detail == "because of validation_error"
+    assert not error.key_used
+    assert server.count("idempotent") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (401, "unauthorized", Unauthorized),
+        (403, "permission_denied", PermissionDenied),
+        (404, "not_found", NotFound),
+        (409, "stage_state_invalid", StateInvalid),
+        (409, "execution_state_invalid", StateInvalid),
+        (409, "gate_decision_conflict", GateDecisionConflict),
+        (409, "recovery_idempotency_conflict", IdempotencyConflict),
+        (409, "plan_changed", Conflict),
+        (413, "payload_too_large", InvalidRequest),
+        (422, "environment_unknown", InvalidRequest),
+        (405, "unsupported", ApiError),
+    ],
+)
+def test_each_code_has_its_class(
+    server: ProtocolServer, ask: Ask, status: int, code: str, kind: type[ApiError]
+) -> None:
+    server.answers["/pipelines/x"] = problem(status, code)
+    with pytest.raises(kind) as caught:
+        ask(lambda c: c.runs.get("x"))
+    assert type(caught.value) is kind
+    assert (caught.value.status, caught.value.code) == (status, code)
+    assert server.count("x") == 1
+
+
+def test_a_refusal_that_is_not_ours_is_an_api_error_too(server: ProtocolServer, ask: Ask) -> None:
+    server.answers["/pipelines/x"] = (404, ["odd"])  # type: ignore[assignment]
+    with pytest.raises(NotFound) as caught:
+        ask(lambda c: c.runs.get("x"))
+    assert caught.value.code == "http_404"
+
+
+CALLS: list[tuple[Callable[[Any], Any], str, dict[str, Any]]] = [
+    (lambda c: c.runs.cancel("r", "bad file"), "/pipelines/r/cancel", {"reason": "bad file"}),
+    (lambda c: c.stages.resume("s", True), "/stages/s/resume", {"approved": True}),
+    (
+        lambda c: c.stages.resume("s", False, "no"),
+        "/stages/s/resume",
+        {"approved": False, "rejectionReason": "no"},
+    ),
+    (
+        lambda c: c.stages.retry("s", reason="again", client_request_id="i"),
+        "/v1/stages/s/retry",
+        {"scope": "stage", "reason": "again", "client_request_id": "i"},
+    ),
+    (
+        lambda c: c.stages.skip("s", reason="not needed", output=0, client_request_id="i"),
+        "/v1/stages/s/skip",
+        {"reason": "not needed", "output": 0, "client_request_id": "i"},
+    ),
+    (lambda c: c.executions.pause("r", client_request_id="i"), "/v1/executions/r/pause", {"client_request_id": "i"}),
+    (lambda c: c.executions.resume("r", client_request_id="i"), "/v1/executions/r/resume", {"client_request_id": "i"}),
+    (
+        lambda c: c.executions.cancel("r", "stop", plan_digest="d", client_request_id="i"),
+        "/v1/executions/r/cancel",
+        {"reason": "stop", "plan_digest": "d", "client_request_id": "i"},
+    ),
+    (
+        lambda c: c.executions.cancel("r", dry_run=True),
+        "/v1/executions/r/cancel",
+        {"dry_run": True},
+    ),
+    (lambda c: c.executions.get("r/../x"), "/v1/executions/r%2F..%2Fx", {}),
+    (lambda c: c.executions.list(), "/v1/executions", {}),
+    (
+        lambda c: c.executions.list(status=["failed", "blocked"], search="ü 42", page_size=5),
+        "/v1/executions?status=failed&status=blocked&search=%C3%BC+42&page_size=5",
+        {},
+    ),
+    (
+        lambda c: c.executions.list(next="http://elsewhere.example/v1/executions?cursor=abc"),
+        "/v1/executions?cursor=abc",
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "path", "body"), CALLS)
+def test_each_verb_has_its_path_and_body(
+    server: ProtocolServer, ask: Ask, call: Callable[[Any], Any], path: str, body: dict[str, Any]
+) -> None:
+    """O9–O12, P78–P80."""
+    server.answers[path.partition("?")[0]] = (200, {"ok": True})
+    assert ask(call) == {"ok": True}
+    assert server.requests == [(path, body)]
+
+
+def test_a_verb_repeated_after_an_unknown_outcome_bears_the_same_id_and_a_new_one_another(
+    server: ProtocolServer, ask: Ask
+) -> None:
+    """O29, O31: automatic repeats act once, two calls are two acts."""
+    server.answers["/v1/stages/s/retry"] = (200, {})
+    server.fail("/retry", "cut_after", times=2)
+    ask(lambda c: c.stages.retry("s", reason="again"))
+    ask(lambda c: c.stages.retry("s", reason="again"))
+    ids = [body["client_request_id"] for body in server.bodies("/retry")]
+    assert len(ids) == 4
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+    assert ids[0] == ids[0].lower()
+
+
+def test_context_and_keywords_may_be_mappings(server: ProtocolServer, ask: Ask) -> None:
+    """P89, P24."""
+    ask(
+        lambda c: create(c, context={"a": "1"}, keywords=[{"key": "b", "value": "2"}], trace_id="t", deadline_seconds=5)
+    )
+    body = server.bodies("/idempotent")[0]
+    assert body["contextItems"] == [{"key": "a", "value": "1"}]
+    assert body["keywords"] == [{"key": "b", "value": "2"}]
+    assert (body["traceId"], body["deadlineSeconds"]) == ("t", 5)
+
+
+def test_a_managed_run_sends_its_input_as_an_object(server: ProtocolServer, ask: Ask) -> None:
+    ask(lambda c: c.runs.create(idempotency_key="k", pipeline="invoices", input={"n": 1}))
+    assert server.bodies("/idempotent") == [{"idempotencyKey": "k", "pipeline": "invoices", "input": {"n": 1}}]
+
+
+def test_the_example_of_the_operations_guide_runs(server: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O12: address alone; the token comes from the environment."""
+    monkeypatch.setenv("RECOURSE_TOKEN", TOKEN)
+    monkeypatch.delenv("RECOURSE_API_KEY", raising=False)
+    execution_id = "r"
+    for verb in ("pause", "resume"):
+        server.answers[f"/v1/executions/r/{verb}"] = (200, {"execution_id": "r", "status": f"{verb}_signal_sent"})
+
+    async def example() -> list[Any]:
+        async with Client(server.url) as client:
+            return [await client.executions.pause(execution_id), await client.executions.resume(execution_id)]
+
+    paused, resumed = asyncio.run(example())
+    assert paused == {"execution_id": "r", "status": "pause_signal_sent"}
+    assert resumed == {"execution_id": "r", "status": "resume_signal_sent"}
+
+
+def test_the_key_may_stand_in_either_variable(server: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P10."""
+    monkeypatch.delenv("RECOURSE_API_KEY", raising=False)
+    monkeypatch.setenv("PIPELOGIQ_API_KEY", API_KEY)
+    with SyncClient(server.url) as client:
+        assert create(client)["created"] is True
+    monkeypatch.setenv("RECOURSE_API_KEY", "another")
+    with SyncClient(server.url) as client, pytest.raises(Unauthorized):
+        create(client)
+
+
+def test_what_is_missing_is_named_before_anything_is_sent(
+    server: ProtocolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RECOURSE_API_KEY", "PIPELOGIQ_API_KEY", "RECOURSE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with SyncClient(server.url) as client:
+        with pytest.raises(ConfigurationError, match="RECOURSE_API_KEY"):
+            create(client)
+        with pytest.raises(ConfigurationError, match="RECOURSE_TOKEN"):
+            client.executions.pause("r")
+    assert server.requests == []

@@ -1,0 +1,198 @@
+"""What a worker does to keep its leases, and what it does when it cannot."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from recourse import Registry, StageContext, Worker
+
+from tests.sdk.conftest import eventually
+from tests.sdk.protocol_server import ProtocolServer
+
+Start = Callable[..., Worker]
+Serve = Callable[..., ProtocolServer]
+
+
+@pytest.fixture
+def held(registry: Registry) -> Holding:
+    return Holding(registry)
+
+
+class Holding:
+    """A handler that holds its attempt until it is let go, and notes when it was told to stop."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.started = threading.Event()
+        self.go = threading.Event()
+        self.contexts: list[StageContext] = []
+        self.cancelled_at: float | None = None
+        registry.add("Hold", self.handle)
+
+    def handle(self, ctx: StageContext) -> str:
+        self.contexts.append(ctx)
+        self.started.set()
+        while not self.go.is_set() and not ctx.cancelled:
+            self.go.wait(0.005)
+        if ctx.cancelled:
+            self.cancelled_at = time.time()
+        return f"done by {ctx.attempt}"
+
+
+def test_a_job_that_outlasts_its_lease_is_renewed_and_runs_once(
+    serve: Serve, held: Holding, registry: Registry, work: Start
+) -> None:
+    """F13, P51: many leases long, one attempt."""
+    server = serve(lease_seconds=0.6)
+    stage = server.add_stage("Hold")
+    work(server, registry)
+    eventually(lambda: server.count("renew") >= 8)
+    held.go.set()
+    eventually(lambda: stage.state == "completed")
+    assert len(stage.attempts) == 1
+    assert stage.recoveries == 0
+    assert server.late == []
+
+
+def test_renewals_that_fail_for_a_while_lose_nothing(
+    serve: Serve, held: Holding, registry: Registry, work: Start
+) -> None:
+    """F11: an interval of a third of the lease leaves room for late ones."""
+    server = serve(lease_seconds=2.0)
+    stage = server.add_stage("Hold")
+    server.fail("/renew", 503, times=1)
+    server.fail("/renew", "cut", times=1)
+    work(server, registry)
+    eventually(lambda: server.count("renew") >= 3)
+    held.go.set()
+    eventually(lambda: stage.state == "completed")
+    assert len(stage.attempts) == 1
+    assert held.cancelled_at is None
+
+
+def test_many_leases_are_renewed_in_one_request(serve: Serve, held: Holding, registry: Registry, work: Start) -> None:
+    server = serve(lease_seconds=0.9)
+    stages = [server.add_stage("Hold") for _ in range(5)]
+    work(server, registry)
+    eventually(lambda: server.count("renew") >= 2)
+    assert {len(body["leases"]) for body in server.bodies("/leases/renew")} == {5}
+    held.go.set()
+    eventually(lambda: all(stage.state == "completed" for stage in stages))
+
+
+@pytest.mark.parametrize("how", ["cut", 503, "hang"])
+def test_a_worker_cut_off_stops_before_its_lease_ends_and_its_result_is_only_late_evidence(
+    serve: Serve, held: Holding, registry: Registry, work: Start, how: int | str
+) -> None:
+    """F03, P58: whatever the way in which the server cannot be reached."""
+    server = serve(lease_seconds=1.2)
+    stage = server.add_stage("Hold", effect_mode="external")
+    work(server, registry)
+    assert held.started.wait(10)
+    server.fail("", how)
+    eventually(lambda: held.cancelled_at)
+    assert held.cancelled_at is not None
+    assert held.cancelled_at < stage.attempts[0].ends_at
+    server.skip(1.2)
+    server.heal()
+    eventually(lambda: server.late)
+    assert [(item["executionId"], item["output"]) for item in server.late] == [(stage.attempts[0].id, "done by 1")]
+    assert stage.state == "needs_reconciliation"
+    assert stage.output is None
+
+
+def test_the_handler_sees_the_end_of_its_lease_even_when_nobody_tells_it(
+    server: ProtocolServer, held: Holding, registry: Registry, work: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F03: after a suspend the local clock has moved, while no thread of ours has run yet."""
+    server.add_stage("Hold")
+    work(server, registry)
+    assert held.started.wait(10)
+    ctx = held.contexts[0]
+    assert not ctx.cancelled
+    real = time.monotonic()
+    monkeypatch.setattr("recourse.clock.now", lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + 59.5)
+    assert ctx.cancelled
+    assert time.monotonic() - real < 5
+
+
+def test_a_worker_that_is_told_of_its_loss_stops_its_handler(
+    serve: Serve, held: Holding, registry: Registry, work: Start
+) -> None:
+    """P57, P58: the stage goes on in a new attempt; the old one moves nothing."""
+    server = serve(lease_seconds=60.0, renew_seconds=0.2)
+    stage = server.add_stage("Hold")
+    work(server, registry, concurrency=1)
+    assert held.started.wait(10)
+    server.skip(61)
+    held.started.clear()
+    eventually(lambda: held.cancelled_at)
+    held.go.set()
+    eventually(lambda: stage.state == "completed")
+    assert [(attempt.number, attempt.state) for attempt in stage.attempts] == [(1, "lost"), (2, "succeeded")]
+    assert stage.output == "done by 2"
+    assert [item["attempt"] for item in server.late] == [1]
+
+
+def test_an_answer_that_does_not_move_the_end_renews_nothing(
+    serve: Serve, held: Holding, registry: Registry, work: Start
+) -> None:
+    """F03: `acquired` with the old end is what a server says while it has the attempt locked."""
+    server = serve(lease_seconds=1.0)
+    server.freeze_leases = True
+    stage = server.add_stage("Hold")
+    work(server, registry)
+    eventually(lambda: held.cancelled_at)
+    assert held.cancelled_at is not None
+    assert held.cancelled_at < stage.attempts[0].ends_at
+    assert server.count("renew") >= 2
+
+
+def test_a_lease_is_renewed_until_its_result_is_confirmed(serve: Serve, registry: Registry, work: Start) -> None:
+    """F16: no second attempt while the worker still tries to deliver the first one's result."""
+    server = serve(lease_seconds=0.6)
+    runs: list[int] = []
+    registry.add("Quick", lambda ctx: runs.append(ctx.attempt))
+    server.fail("/results", 503)
+    stage = server.add_stage("Quick")
+    work(server, registry)
+    eventually(lambda: server.count("renew") >= 6)
+    assert stage.state == "running"
+    server.heal()
+    eventually(lambda: stage.state == "completed")
+    assert runs == [1]
+    assert len(stage.attempts) == 1
+    renewals = server.count("renew")
+    pulls = server.count("pull")
+    eventually(lambda: server.count("pull") >= pulls + 2)
+    assert server.count("renew") <= renewals + 1
+
+
+def test_a_job_lost_while_it_waited_for_a_thread_is_never_started(
+    serve: Serve, registry: Registry, work: Start
+) -> None:
+    """F03, P50: only under a lease that still is ours."""
+    server = serve(lease_seconds=60.0, renew_seconds=0.2)
+    started, go = threading.Event(), threading.Event()
+    ran: list[Any] = []
+
+    @registry.handler("One")
+    def one(ctx: StageContext) -> None:
+        ran.append((ctx.stage_id, ctx.attempt))
+        started.set()
+        go.wait(10)
+
+    first, second = server.add_stage("One"), server.add_stage("One")
+    worker = work(server, registry, concurrency=1, prefetch=1)
+    assert started.wait(10)
+    eventually(lambda: first.attempts and second.attempts)
+    server.skip(61)
+    eventually(lambda: all(held.lost for held in worker._leases.all()))
+    go.set()
+    eventually(lambda: first.state == second.state == "completed")
+    waiting = second if ran[0][0] == first.id else first
+    assert (waiting.id, 1) not in ran
+    assert (waiting.id, 2) in ran
