@@ -53,7 +53,7 @@ def test_sigterm_lets_running_handlers_finish_and_delivers_their_results(
 ) -> None:
     stage = server.add_stage("UntilTold")
     process = spawn(server.url)
-    eventually(lambda: (tmp_path / "started-1").exists())
+    eventually((tmp_path / "started-1").exists)
     process.send_signal(signal.SIGTERM)
     untouched = server.add_stage("UntilTold")
     server.fail("/results", 503, times=2)
@@ -69,7 +69,7 @@ def test_a_handler_that_stops_when_told_gives_its_stage_back(
 ) -> None:
     stage = server.add_stage("UntilTold", effect_mode="external")
     process = spawn(server.url, "--drain-seconds", "0.1")
-    eventually(lambda: (tmp_path / "started-1").exists())
+    eventually((tmp_path / "started-1").exists)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 0
     assert stage.state == "ready"
@@ -84,7 +84,7 @@ def test_a_deaf_handler_ends_with_its_process_and_only_a_repeatable_stage_is_giv
     """An external stage is left to its lease: nobody knows how far it came."""
     stage = server.add_stage("Deaf", effect_mode=effect_mode)
     process = spawn(server.url, "--drain-seconds", "0.1")
-    eventually(lambda: (tmp_path / "started-1").exists())
+    eventually((tmp_path / "started-1").exists)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     assert stage.state == left
@@ -94,7 +94,7 @@ def test_a_deaf_handler_ends_with_its_process_and_only_a_repeatable_stage_is_giv
 def test_a_second_signal_ends_the_patience(server: ProtocolServer, spawn: Spawn, tmp_path: Path) -> None:
     stage = server.add_stage("UntilTold")
     process = spawn(server.url, "--drain-seconds", "600")
-    eventually(lambda: (tmp_path / "started-1").exists())
+    eventually((tmp_path / "started-1").exists)
     process.send_signal(signal.SIGTERM)
     eventually(lambda: process.send_signal(signal.SIGTERM) or process.poll() is not None, 20)
     assert stage.attempts[0].state == "released"
@@ -106,7 +106,7 @@ def test_after_kill_9_another_worker_takes_over_when_the_lease_ends(
     """P57: nothing of the dead worker's attempt counts."""
     stage = server.add_stage("UntilTold")
     dead = spawn(server.url)
-    eventually(lambda: (tmp_path / "started-1").exists())
+    eventually((tmp_path / "started-1").exists)
     dead.kill()
     dead.wait(10)
     server.end_polls()
