@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -20,7 +20,9 @@ from django.db import connection
 from pipelines.wake import CHANNEL, Queue, read_payload
 
 log = structlog.get_logger(__name__)
-LONGEST_PAUSE = 5.0  # seconds between attempts to reach the database again
+SHORTEST_PAUSE = 0.1  # seconds between attempts to reach the database again
+LONGEST_PAUSE = 5.0
+PROBE_SECONDS = 60.0  # how long the ear may hear nothing before it asks whether the server is still there
 
 
 class Waiter:
@@ -40,24 +42,36 @@ class Waiter:
         return woken
 
 
+class Full(Exception):
+    """As many wait already as may wait at once."""
+
+
 class Listener:
     """The process's one ear on the database. Started by the first waiter; a forked child starts its own."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything, for a forked child: it has inherited neither the thread nor a usable lock."""
+        self._lock = threading.RLock()  # reentrant: a signal handler may wake while its thread is registering
         self._waiters: set[Waiter] = set()
-        self._pid = 0
+        self._ear: _Ear | None = None
         self.closing = False
 
     @contextmanager
-    def subscribed(self, queues: Iterable[Queue] | None) -> Iterator[Waiter]:
-        """Registers a waiter for the length of the block. Look for work only inside it."""
+    def subscribed(self, queues: Iterable[Queue] | None, *, limit: int | None = None) -> Iterator[Waiter]:
+        """Registers a waiter for the length of the block. Look for work only inside it.
+
+        Raises `Full` when `limit` waiters are there already.
+        """
         waiter = Waiter(None if queues is None else frozenset(queues))
         with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._waiters = os.getpid(), set()
-                threading.Thread(target=self._listen, name="recourse-listen", daemon=True).start()
+            if limit is not None and len(self._waiters) >= limit:
+                raise Full
             self._waiters.add(waiter)
+            if self._ear is None:
+                self._ear = _Ear(self)
         try:
             yield waiter
         finally:
@@ -83,26 +97,64 @@ class Listener:
         self.closing = True
         self.wake()
 
-    def _listen(self) -> None:
-        pause = 0.1
-        while not self.closing:
-            try:
-                with psycopg.connect(**_parameters(), autocommit=True) as ear:
-                    ear.execute(f"LISTEN {CHANNEL}")
-                    pause = 0.1
-                    self.wake()  # what was announced before the ear was open
-                    for notification in ear.notifies():
-                        self.wake(read_payload(notification.payload))
-            except psycopg.Error as error:
-                log.warning("listen.lost", error=str(error).strip())
-                self.wake()
-                time.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, LONGEST_PAUSE)
+    def rest(self, seconds: float = 10.0) -> None:
+        """Ends the thread and its connection, if there are any; the next waiter starts them anew."""
+        with self._lock:
+            ear, self._ear = self._ear, None
+        if ear is not None:
+            ear.stop(seconds)
 
 
 listener = Listener()
+os.register_at_fork(after_in_child=listener.reset)
+
+
+class _Ear:
+    """The thread and its connection. Stopped through a pipe, so that it can sleep for as long as nothing is said."""
+
+    def __init__(self, owner: Listener) -> None:
+        self._owner = owner
+        self._mouth_end, self._stop_end = os.pipe()
+        self._stopping = threading.Event()
+        self._parameters = _parameters()
+        self._thread = threading.Thread(target=self._run, name="recourse-listen", daemon=True)
+        self._thread.start()
+
+    def stop(self, seconds: float) -> None:
+        self._stopping.set()
+        os.write(self._stop_end, b".")
+        self._thread.join(seconds)
+        if not self._thread.is_alive():
+            os.close(self._mouth_end)
+            os.close(self._stop_end)
+
+    def _run(self) -> None:
+        pause = SHORTEST_PAUSE
+        while not self._stopping.is_set():
+            try:
+                with psycopg.connect(**self._parameters, autocommit=True) as ear:  # type: ignore[arg-type]
+                    ear.execute(f"LISTEN {CHANNEL}")
+                    pause = SHORTEST_PAUSE
+                    self._owner.wake()  # for what was announced before the ear was open
+                    self._hear(ear)
+            except psycopg.Error as error:
+                log.warning("listen.lost", error=str(error).strip())
+                self._owner.wake()
+                self._stopping.wait(pause * random.uniform(0.5, 1.0))
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _hear(self, ear: psycopg.Connection) -> None:
+        while not self._stopping.is_set():
+            heard, _, _ = select.select([ear.fileno(), self._mouth_end], [], [], PROBE_SECONDS)
+            if not heard:
+                ear.execute("SELECT 1")
+            elif ear.fileno() in heard:
+                ear.pgconn.consume_input()
+                while notification := ear.pgconn.notifies():
+                    self._owner.wake(read_payload(notification.extra.decode()))
 
 
 def _parameters() -> dict[str, object]:
     parameters = connection.get_connection_params()
-    return {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
+    kept = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
+    return kept | {"keepalives_idle": 30, "connect_timeout": 10}
