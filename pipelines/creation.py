@@ -179,9 +179,9 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
                 recourse_now() + make_interval(secs => %(deadline)s::float), '', '')
         ), stage AS (
             INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
-                handler, description, input, depends_on, run_next_if_failed, effect_mode, approval, options, state, held,
-                available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code, last_error_message,
-                failure_disposition, stale)
+                handler, description, input, depends_on, run_next_if_failed, effect_mode, approval, options, state,
+                held, available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code,
+                last_error_message, failure_disposition, stale)
             SELECT id, %(run)s, recourse_now(), %(application)s, %(environment)s, position, name, handler, description,
                 input, depends_on, run_next_if_failed, effect_mode, approval, options, state, false,
                 CASE WHEN state = 'ready' THEN recourse_now() END, 1, 0, 0, 0, '', '', '', false

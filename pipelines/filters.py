@@ -1,7 +1,7 @@
 """What lists may be filtered by: read from query parameters, checked, and the same for the API and the screens.
 
-Every filter may repeat, and then any of its values matches; different filters narrow each other. An unknown filter and a
-value that cannot be meant are refused by name, so that a mistyped filter never shows everything.
+Every filter may repeat, and then any of its values matches; different filters narrow each other. An unknown filter and
+a value that cannot be meant are refused by name, so that a mistyped filter never shows everything.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Parameters(Protocol):
 class RunFilter:
     """Which runs are wanted. Pipelines and environments are named by slug, applications by name or id.
 
-    `search` holds words and beginnings of words of name, keywords and non-sensitive context values, case-folded; all must
-    occur. `created_after` is inclusive, `created_before` exclusive.
+    `search` holds words and beginnings of words of name, keywords and non-sensitive context values, case-folded; all
+    must occur. `created_after` is inclusive, `created_before` exclusive.
     """
 
     status: tuple[str, ...] = ()

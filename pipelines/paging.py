@@ -1,7 +1,7 @@
 """Cutting long lists by keyset: a page is found from where the last one ended, never by counting or skipping rows.
 
-A list is ordered by one or two fields that together are unique. The cursor is opaque to callers; a foreign or broken one
-is an input error. Shared by the operations API and the screens.
+A list is ordered by one or two fields that together are unique. The cursor is opaque to callers; a foreign or broken
+one is an input error. Shared by the operations API and the screens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Page(Generic[Row]):
 def read_cut(
     params: Mapping[str, str], parse: Sequence[Callable[[str], Any]] = (datetime.fromisoformat, uuid.UUID)
 ) -> Cut:
-    """The page that `cursor` and `page_size` ask for; `parse` reads the ordering fields. Nonsense is refused by name."""
+    """The page that `cursor` and `page_size` ask for; `parse` reads the ordering fields. Refuses nonsense by name."""
     size = _size(params.get("page_size"))
     text = params.get("cursor")
     if not text:

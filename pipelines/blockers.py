@@ -1,0 +1,130 @@
+"""Why a run does not move: who or what holds each stage, in words, and when the engine looks again. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pipelines.models import Attempt, Gate, Run, Stage
+from pipelines.states import SATISFIED_STAGE, TERMINAL_RUN, TERMINAL_STAGE, GateState, RunStatus, StageState
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """One thing that is waited for. Without a stage it holds the whole run; without `next_look` a person must act."""
+
+    holder: str
+    cause: str
+    next_look: datetime | None = None
+    stage_id: uuid.UUID | None = None
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What must be known besides the stages. `workers` maps a handler to the live workers that registered it."""
+
+    attempts: Mapping[uuid.UUID, Attempt]  # by stage: the active one
+    gates: Mapping[uuid.UUID, Gate]  # by stage: the open one
+    workers: Mapping[str, Sequence[str]]
+    paused_by: str = ""
+    paused_at: datetime | None = None
+
+
+def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> list[Blocker]:
+    """The blockers of a run in stage order, a pause first. A completed or cancelled run has none."""
+    if run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
+        return []
+    found = []
+    if run.paused:
+        since = f" since {_time(around.paused_at)}" if around.paused_at else ""
+        cause = f"paused by {around.paused_by or 'somebody'}{since}: {run.pause_reason}; nothing is handed out"
+        found.append(Blocker(around.paused_by or "a person", cause))
+    by_position = {stage.position: stage for stage in stages}
+    for stage in stages:
+        if stage.state == StageState.FAILED and not stage.run_next_if_failed:
+            found.append(_of(stage, "a person", _failed(run, stage)))
+        elif stage.state not in TERMINAL_STAGE and run.status not in TERMINAL_RUN:
+            found.extend(_blocks(run, stage, by_position, around))
+    return found
+
+
+def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Surroundings) -> list[Blocker]:
+    attempt = around.attempts.get(stage.id)
+    match stage.state:
+        case StageState.PENDING:
+            return [
+                _of(stage, by_position[position].name, _dependency(by_position[position]))
+                for position in stage.depends_on
+                if not _lets_go_on(by_position[position])
+            ]
+        case StageState.READY:
+            return [] if run.paused else [_ready(stage, around)]
+        case StageState.RETRY_SCHEDULED:
+            why = f" after {stage.last_error_code}" if stage.last_error_code else ""
+            held = "; the run is paused, so it waits longer" if run.paused else ""
+            cause = f"retry {stage.retry_count}{why} is due at {_time(stage.available_at)}{held}"
+            return [_of(stage, "the clock", cause, stage.available_at)]
+        case StageState.DISPATCHED if attempt:
+            cause = f"handed to {_worker(attempt)}, who has until {_time(attempt.expires_at)} to acquire the lease"
+            return [_of(stage, _worker(attempt), cause, attempt.expires_at)]
+        case StageState.RUNNING if attempt:
+            cause = f"attempt {attempt.number} is leased by {_worker(attempt)} until {_time(attempt.expires_at)}"
+            return [_of(stage, _worker(attempt), cause, attempt.expires_at)]
+        case StageState.WAITING:
+            return [_waiting(stage, around.gates.get(stage.id))]
+        case StageState.NEEDS_RECONCILIATION:
+            cause = f"what attempt {stage.attempt_number} did outside is unknown; it needs reconciliation"
+            return [_of(stage, "a person", cause)]
+    return []
+
+
+def _ready(stage: Stage, around: Surroundings) -> Blocker:
+    workers = around.workers.get(stage.handler, ())
+    since = f"ready since {_time(stage.available_at)}"
+    if not workers:
+        return _of(stage, "no worker", f"{since}; no live worker has registered the handler {stage.handler}")
+    named = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
+    return _of(stage, named, f"{since}; {len(workers)} live {'worker' if len(workers) == 1 else 'workers'} may pull it")
+
+
+def _waiting(stage: Stage, gate: Gate | None) -> Blocker:
+    if gate is None or gate.state != GateState.OPEN:
+        return _of(stage, "a person", "waits for a decision")
+    kind = "before the work" if gate.moment == "before" else "about its result"
+    until = f"; it expires at {_time(gate.expires_at)}, and then the stage fails" if gate.expires_at else ""
+    cause = f"a decision {kind} has been open since {_time(gate.opened_at)}{until}"
+    return _of(stage, "whoever may decide", cause, gate.expires_at)
+
+
+def _dependency(stage: Stage) -> str:
+    if stage.state == StageState.FAILED:
+        return f"waits for {stage.name}, which failed: retry it or skip it"
+    return f"waits for {stage.name}, which is {stage.get_state_display().lower()}"
+
+
+def _failed(run: Run, stage: Stage) -> str:
+    code = f" with {stage.last_error_code}" if stage.last_error_code else ""
+    if run.failure_code == "deadline_exceeded":
+        return f"failed{code}; the run passed its deadline, so only a new run helps"
+    if stage.failure_disposition == "gate_denied":
+        return "its gate was rejected; that is final in this run"
+    return f"failed{code}: retry it or skip it"
+
+
+def _lets_go_on(stage: Stage) -> bool:
+    return stage.state in SATISFIED_STAGE or (stage.state == StageState.FAILED and stage.run_next_if_failed)
+
+
+def _of(stage: Stage, holder: str, cause: str, next_look: datetime | None = None) -> Blocker:
+    return Blocker(holder, cause, next_look, stage.id, stage.name)
+
+
+def _worker(attempt: Attempt) -> str:
+    return attempt.worker or "a worker"
+
+
+def _time(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "an unknown time"

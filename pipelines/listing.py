@@ -1,0 +1,288 @@
+"""Finds the runs of one page, newest first, from an index whatever the filter and however many runs there are.
+
+Each filter alone is answered by an index that already has the list's order (created_at, id), a probe for each value.
+Several together are left to the planner, which knows how common the values are. Words are a case of their own: rare
+ones are gathered from the search index, common ones met soon enough on a walk down the list; see `_by_words`.
+Limits: a word in more than `RARE` runs, none among the newest `WALK` visible ones, costs a sort of all of them.
+"""
+
+# ruff: noqa: S608 - statements are put together from this module's own pieces; values are always parameters
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+
+from pipelines import context
+from pipelines.access import Actor
+from pipelines.filters import RunFilter
+from pipelines.models import Application, Environment, Pipeline
+from pipelines.paging import Cut, Position
+from pipelines.sql import execute, query
+
+RARE = 5_000  # hits that are gathered and sorted at once
+WALK = 50_000  # newest runs that are looked through for a common word
+
+
+def newest(actor: Actor, wanted: RunFilter, cut: Cut) -> list[Position]:
+    """Up to `cut.reach` positions (created_at, id) of runs that the actor may see, in the cut's direction."""
+    places = _places(actor, wanted)
+    if places is None:
+        return []
+    search = _Search(actor, wanted, cut, places)
+    if wanted.search:
+        return _by_words(search)
+    return search.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The ids that a filter's names stand for; None where the filter names nothing."""
+
+    applications: list[uuid.UUID] | None
+    environments: list[uuid.UUID] | None
+    pipelines: list[uuid.UUID] | None
+
+
+def _places(actor: Actor, wanted: RunFilter) -> _Places | None:
+    """None when a name stands for nothing that the actor may see: then no run matches."""
+    applications = [actor.application_id] if actor.application_id else None
+    environments = [actor.environment_id] if actor.environment_id else None
+    if wanted.application:
+        named = _named(Application, "name", actor, wanted.application)
+        applications = [one for one in named if applications is None or one in applications]
+    if wanted.environment:
+        named = _named(Environment, "slug", actor, wanted.environment)
+        environments = [one for one in named if environments is None or one in environments]
+    pipelines = _named(Pipeline, "slug", actor, wanted.pipeline) if wanted.pipeline else None
+    if [] in (applications, environments, pipelines):
+        return None
+    return _Places(applications, environments, pipelines)
+
+
+def _named(model: Any, field: str, actor: Actor, names: Sequence[str]) -> list[uuid.UUID]:
+    rows = model.objects.filter(workspace_id=actor.workspace_id)
+    found = list(rows.filter(**{f"{field}__in": names}).values_list("id", flat=True))
+    ids = [one for one in (_as_id(name) for name in names) if one]
+    return found + list(rows.filter(id__in=ids).exclude(id__in=found).values_list("id", flat=True)) if ids else found
+
+
+def _as_id(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
+
+
+class _Search:
+    """One page's search: the conditions over `r` (a run), and the statement that suits them."""
+
+    def __init__(self, actor: Actor, wanted: RunFilter, cut: Cut, places: _Places) -> None:
+        self.actor, self.wanted, self.cut, self.places = actor, wanted, cut, places
+        self.params: dict[str, Any] = {
+            "workspace": actor.workspace_id,
+            "limit": cut.reach,
+            "applications": places.applications,
+            "environments": places.environments,
+            "pipelines": places.pipelines,
+            "status": list(wanted.status),
+            "sources": list(wanted.recovered_from),
+            "handlers": list(wanted.handler),
+            "codes": list(wanted.error_code),
+            "after": wanted.created_after,
+            "before": wanted.created_before,
+            "words": _words(wanted.search),
+            "tenant": f"'{context.tenant_word(actor.workspace_id)}'",
+        }
+        if cut.position:
+            self.params["at"], self.params["id"] = cut.position
+        self.direction = "ASC" if cut.backwards else "DESC"
+
+    @property
+    def order(self) -> str:
+        return f"created_at {self.direction}, id {self.direction}"
+
+    def run(self) -> list[Position]:
+        statement = self._by_stage() or self._by_value() or self._plain()
+        return [(at, run_id) for at, run_id in query(statement, self.params)]
+
+    def conditions(self, *, without: str = "") -> str:
+        """What every run of the list fulfils, apart from its words."""
+        every = {
+            "workspace": "r.workspace_id = %(workspace)s",
+            "application": self.places.applications and "r.application_id = ANY(%(applications)s)",
+            "environment": self.places.environments and "r.environment_id = ANY(%(environments)s)",
+            "pipeline": self.places.pipelines and "r.pipeline_id = ANY(%(pipelines)s)",
+            "status": self.wanted.status and "r.status = ANY(%(status)s)",
+            "source": self.wanted.recovered_from and "r.recovered_from_id = ANY(%(sources)s)",
+            "handler": self.wanted.handler
+            and "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.handler = ANY(%(handlers)s))",
+            "code": self.wanted.error_code
+            and "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.last_error_code = ANY(%(codes)s))",
+            "window": self.window("r.created_at", "r.id"),
+        }
+        return " AND ".join(text for name, text in every.items() if text and name != without)
+
+    def window(self, at: str, run_id: str) -> str:
+        """The stretch of time that is asked for, and where the last page ended."""
+        parts = []
+        if self.wanted.created_after:
+            parts.append(f"{at} >= %(after)s")
+        if self.wanted.created_before:
+            parts.append(f"{at} < %(before)s")
+        if self.cut.position:
+            parts.append(f"({at}, {run_id}) {'>' if self.cut.backwards else '<'} (%(at)s, %(id)s)")
+        return " AND ".join(parts)
+
+    def _plain(self) -> str:
+        return (
+            f"SELECT r.created_at, r.id FROM pipelines_run r WHERE {self.conditions()}"
+            f" ORDER BY r.created_at {self.direction}, r.id {self.direction} LIMIT %(limit)s"
+        )
+
+    def _by_value(self) -> str | None:
+        """One filter over a column of the run: a probe of that column's own index for each value."""
+        wanted, places = self.wanted, self.places
+        probes = {
+            "status": (wanted.status, "unnest(%(status)s::text[])", "r.status = v.one"),
+            "source": (wanted.recovered_from, "unnest(%(sources)s::uuid[])", "r.recovered_from_id = v.one"),
+            "pipeline": (places.pipelines, "unnest(%(pipelines)s::uuid[])", "r.pipeline_id = v.one"),
+        }
+        asked = [name for name, (given, _, _) in probes.items() if given]
+        if (
+            wanted.handler
+            or wanted.error_code
+            or len(asked) > 1
+            or (asked and (places.applications or places.environments))
+        ):
+            return None
+        if places.applications:
+            name, values, matches = (
+                "application",
+                self._rungs(),
+                "(r.application_id, r.environment_id) = (v.app, v.env)",
+            )
+            conditions = " AND ".join(
+                text for text in ("r.workspace_id = %(workspace)s", self.window("r.created_at", "r.id")) if text
+            )
+        elif places.environments:
+            name, values, matches = "environment", "unnest(%(environments)s::uuid[])", "r.environment_id = v.one"
+            conditions = self.conditions(without="environment")
+        elif asked:
+            name = asked[0]
+            _, values, matches = probes[name]
+            conditions = self.conditions(without=name)
+        else:
+            return None
+        columns = "(app, env)" if name == "application" else "(one)"
+        return (
+            f"SELECT found.created_at, found.id FROM {values} v{columns} CROSS JOIN LATERAL ("
+            f"SELECT r.created_at, r.id FROM pipelines_run r WHERE {matches} AND {conditions}"
+            f" ORDER BY r.created_at {self.direction}, r.id {self.direction} LIMIT %(limit)s) found"
+            f" ORDER BY {self.order} LIMIT %(limit)s"
+        )
+
+    def _by_stage(self) -> str | None:
+        """Handler or error code: the stages' index, which knows when their run was created."""
+        wanted = self.wanted
+        if bool(wanted.handler) == bool(wanted.error_code) or wanted.status or wanted.recovered_from:
+            return None
+        if self.places.pipelines:
+            return None
+        values, column = ("%(handlers)s", "handler") if wanted.handler else ("%(codes)s", "last_error_code")
+        some = "" if wanted.handler else " AND s.last_error_code <> ''"
+        window = self.window("s.run_created_at", "s.run_id")
+        return (
+            f"SELECT DISTINCT found.created_at, found.id FROM {self._rungs()} v(app, env)"
+            f" CROSS JOIN unnest({values}::text[]) w(one) CROSS JOIN LATERAL ("
+            "SELECT DISTINCT s.run_created_at AS created_at, s.run_id AS id FROM pipelines_stage s"
+            f" WHERE s.application_id = v.app AND s.environment_id = v.env AND s.{column} = w.one{some}"
+            f"{' AND ' + window if window else ''}"
+            f" ORDER BY {self.order} LIMIT %(limit)s) found ORDER BY {self.order} LIMIT %(limit)s"
+        )
+
+    def _rungs(self) -> str:
+        """Every application and environment of the workspace that the filter leaves, as pairs."""
+        return (
+            "(SELECT a.id, e.id FROM pipelines_application a CROSS JOIN pipelines_environment e"
+            " WHERE a.workspace_id = %(workspace)s AND e.workspace_id = %(workspace)s"
+            + (" AND a.id = ANY(%(applications)s)" if self.places.applications else "")
+            + (" AND e.id = ANY(%(environments)s)" if self.places.environments else "")
+            + ")"
+        )
+
+
+def _by_words(search: _Search) -> list[Position]:
+    """Runs that hold the words.
+
+    1. Gather at most `RARE` + 1 hits from the search index. No more than `RARE`: those are all, sort them.
+    2. More: the word is common, so walk down the list until the page is full.
+    3. Not full after `WALK` runs: common once, but not lately. Gather all hits after all.
+    """
+    if not search.params["words"]:
+        return []
+    hits, found = _gather(search, f"LIMIT {RARE + 1}")
+    if hits <= RARE:
+        return found
+    walked, found = _walk(search)
+    if len(found) < search.cut.reach and walked >= WALK:
+        return _gather(search, "")[1]
+    return found
+
+
+def _gather(search: _Search, limit: str) -> tuple[int, list[Position]]:
+    with transaction.atomic():
+        # an estimate for a prefix is a guess, and a wrong one would read the whole table
+        execute("SET LOCAL enable_seqscan = off")
+        execute("SET LOCAL jit = off")
+        rows = query(
+            "WITH hit AS MATERIALIZED (SELECT w.run_id FROM pipelines_runsearch w"
+            f" WHERE w.words @@ {_QUERY} {limit}),"
+            " found AS MATERIALIZED (SELECT r.created_at, r.id FROM hit JOIN pipelines_run r ON r.id = hit.run_id"
+            f" WHERE {search.conditions()} ORDER BY r.created_at {search.direction}, r.id {search.direction}"
+            " LIMIT %(limit)s)"
+            " SELECT (SELECT count(*) FROM hit), found.created_at, found.id FROM (SELECT 1) one LEFT JOIN found ON true"
+            f" ORDER BY {search.order}",
+            search.params,
+        )
+    return rows[0][0], [(at, run_id) for _, at, run_id in rows if run_id is not None]
+
+
+def _walk(search: _Search) -> tuple[int, list[Position]]:
+    recent = (
+        f"SELECT r.created_at, r.id FROM pipelines_run r WHERE {search.conditions()}"
+        f" ORDER BY r.created_at {search.direction}, r.id {search.direction} LIMIT {WALK}"
+    )
+    found = query(
+        # the fence (OFFSET 0) keeps the planner from turning the walk into a join over all hits
+        f"SELECT recent.created_at, recent.id FROM ({recent}) recent CROSS JOIN LATERAL ("
+        "SELECT FROM pipelines_runsearch w WHERE w.run_id = recent.id"
+        f" AND w.words @@ {_QUERY} OFFSET 0) held"
+        f" ORDER BY {search.order} LIMIT %(limit)s",
+        search.params,
+    )
+    full = len(found) >= search.cut.reach
+    walked = 0 if full else query(f"SELECT count(*) FROM ({recent}) recent", search.params)[0][0]
+    return walked, [(at, run_id) for at, run_id in found]
+
+
+# the lexeme of the workspace is written as it is, past the parser, which yields none like it
+_QUERY = "(%(tenant)s::tsquery && to_tsquery('simple', %(words)s))"
+_SEPARATORS = str.maketrans("-_/:.@", "      ")  # as where the words are written
+
+
+def _words(texts: Sequence[str]) -> str:
+    """The search as a tsquery: every word of a text, as a beginning; any of the texts. Empty: no words."""
+    return " | ".join(f"({' & '.join(_word(word) for word in words)})" for words in _split(texts) if words)
+
+
+def _split(texts: Sequence[str]) -> list[list[str]]:
+    return [[word for word in text.translate(_SEPARATORS).split() if any(map(str.isalnum, word))] for text in texts]
+
+
+def _word(word: str) -> str:
+    quoted = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{quoted}':*"

@@ -1,0 +1,272 @@
+"""Reads that are more than a line, shared by the operations API and the screens.
+
+What somebody may not see is left out in the query itself: another workspace's rows always, and for an application key
+everything but its application's runs in its environment (I16, F144). A foreign id is 404, as if it did not exist.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.db.models import Prefetch, QuerySet
+
+from pipelines import listing, policies
+from pipelines.access import Actor
+from pipelines.blockers import Blocker, Surroundings, find_blockers
+from pipelines.errors import Refusal
+from pipelines.filters import RunFilter
+from pipelines.models import (
+    Attempt,
+    AuditEvent,
+    ContextItem,
+    DeadLetter,
+    Event,
+    Gate,
+    Policy,
+    PolicyKind,
+    PolicyStatus,
+    Run,
+    Stage,
+    WorkerSession,
+)
+from pipelines.paging import Cut, Page, page
+from pipelines.retries import PolicyFact, Target, targets
+from pipelines.sql import query
+from pipelines.states import ACTIVE_ATTEMPT, GateState, SessionState, StageState
+
+FACET_CAP = 1_000
+ANY_RUN = RunFilter()
+FIRST_PAGE = Cut()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run stands, for a line in a list. `stage` is the one that speaks for it: at fault, active, or next."""
+
+    total: int = 0
+    done: int = 0
+    stage: str = ""
+    stage_state: str = ""
+    error_code: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """Which policy of one kind rules a stage, which ones it outranks, and why."""
+
+    kind: str
+    winner: Policy | None
+    shadowed: list[Policy]
+    reason: str
+
+
+# runs
+
+
+def visible_runs(actor: Actor) -> QuerySet[Run]:
+    """The runs that the actor may know of."""
+    runs = Run.objects.filter(workspace_id=actor.workspace_id)
+    if actor.application_id is not None:
+        runs = runs.filter(application_id=actor.application_id)
+    if actor.environment_id is not None:
+        runs = runs.filter(environment_id=actor.environment_id)
+    return runs
+
+
+def run_list(actor: Actor, wanted: RunFilter = ANY_RUN, cut: Cut = FIRST_PAGE) -> Page[Run]:
+    """One page of runs, newest first, with application, environment and pipeline. Two queries and one for each name
+    filter, whatever the page size."""
+    positions = listing.newest(actor, wanted, cut)
+    rows = Run.objects.select_related("application", "environment", "pipeline").in_bulk([one[1] for one in positions])
+    found = [rows[run_id] for _, run_id in positions if run_id in rows]
+    return page(found, cut, lambda run: (run.created_at, run.id))
+
+
+def run_progress(run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Progress]:
+    """How far runs are, in one query for all of them."""
+    rows = query(
+        """
+        SELECT s.run_id, count(*), count(*) FILTER (WHERE s.state IN ('completed', 'skipped')),
+            (array_agg(ARRAY[s.name, s.state, s.last_error_code, left(s.last_error_message, 500)] ORDER BY
+                CASE s.state WHEN 'failed' THEN CASE WHEN s.run_next_if_failed THEN 6 ELSE 1 END
+                    WHEN 'needs_reconciliation' THEN 0 WHEN 'running' THEN 2 WHEN 'dispatched' THEN 2
+                    WHEN 'waiting' THEN 3 WHEN 'retry_scheduled' THEN 4 WHEN 'ready' THEN 5 WHEN 'pending' THEN 7
+                    ELSE 8 END, s.position))[1:1]
+        FROM pipelines_stage s WHERE s.run_id = ANY(%s) GROUP BY s.run_id
+        """,
+        [list(run_ids)],
+    )
+    return {run_id: Progress(total, done, *speaker[0]) for run_id, total, done, speaker in rows}
+
+
+def business_keys(run_ids: Iterable[uuid.UUID], most: int = 3) -> dict[uuid.UUID, list[tuple[str, str]]]:
+    """The first open context items of runs as (key, value), in one query; sensitive ones never (P89)."""
+    found: dict[uuid.UUID, list[tuple[str, str]]] = {}
+    items = ContextItem.objects.filter(run_id__in=list(run_ids), is_sensitive=False).order_by("id")
+    for run_id, key, value in items.values_list("run_id", "key", "value"):
+        if len(found.setdefault(run_id, [])) < most:
+            found[run_id].append((key, value))
+    return found
+
+
+def status_facets(actor: Actor, statuses: Sequence[str], cap: int = FACET_CAP) -> dict[str, int]:
+    """How many visible runs have each status, counted no further than `cap` + 1, so that the cost is bounded."""
+    scope = "".join(
+        f" AND r.{column} = %({name})s"
+        for name, column in (("application", "application_id"), ("environment", "environment_id"))
+        if getattr(actor, f"{name}_id") is not None
+    )
+    rows = query(
+        "SELECT v.status, (SELECT count(*) FROM (SELECT FROM pipelines_run r WHERE r.workspace_id = %(workspace)s"  # noqa: S608
+        f" AND r.status = v.status{scope} LIMIT %(reach)s) some) FROM unnest(%(statuses)s::text[]) v(status)",
+        {
+            "workspace": actor.workspace_id,
+            "application": actor.application_id,
+            "environment": actor.environment_id,
+            "statuses": list(statuses),
+            "reach": cap + 1,
+        },
+    )
+    return dict(rows)
+
+
+def run_detail(actor: Actor, run_id: uuid.UUID) -> Run:
+    """A run with its application, environment, pipeline, release, starter and context; 404 when not visible."""
+    run = (
+        visible_runs(actor)
+        .select_related("application", "environment", "pipeline", "release", "started_by")
+        .prefetch_related(Prefetch("context_items", ContextItem.objects.order_by("id")))
+        .filter(id=run_id)
+        .first()
+    )
+    if run is None:
+        raise Refusal("not_found", "there is no such run")
+    return run
+
+
+def stages(run: Run) -> list[Stage]:
+    """The stages of a run in graph order, with their current outputs."""
+    return list(Stage.objects.filter(run=run).select_related("output").order_by("position"))
+
+
+def stage_detail(actor: Actor, stage_id: uuid.UUID) -> Stage:
+    """A stage with its run, pipeline and environment; 404 when its run is not visible."""
+    stage = (
+        Stage.objects.filter(id=stage_id, run__in=visible_runs(actor))
+        .select_related("run", "run__pipeline", "run__environment", "output")
+        .first()
+    )
+    if stage is None:
+        raise Refusal("not_found", "there is no such stage")
+    return stage
+
+
+def attempts(run: Run, stage_id: uuid.UUID | None = None) -> QuerySet[Attempt]:
+    """The attempts of a run, or of one stage, newest first, each with its stage, progress and late evidence (P86)."""
+    rows = Attempt.objects.filter(stage_id__in=Stage.objects.filter(run=run).values("id"))
+    if stage_id is not None:
+        rows = rows.filter(stage_id=stage_id)
+    return rows.select_related("stage", "progress").prefetch_related("late_evidence").order_by("-dispatched_at", "-id")
+
+
+def timeline(run: Run) -> QuerySet[Event]:
+    """Everything that happened to a run, in the order in which it happened."""
+    return Event.objects.filter(run=run).order_by("id")
+
+
+def blockers(run: Run) -> list[Blocker]:
+    """Why the run does not move: what each unfinished stage waits for, and until when."""
+    found = stages(run)
+    active = Attempt.objects.filter(stage__in=[stage.id for stage in found], state__in=sorted(ACTIVE_ATTEMPT))
+    open_gates = Gate.objects.filter(stage__in=[stage.id for stage in found], state=GateState.OPEN)
+    paused = Event.objects.filter(run=run, kind="run.pause").order_by("-id").first() if run.paused else None
+    return find_blockers(
+        run,
+        found,
+        Surroundings(
+            attempts={attempt.stage_id: attempt for attempt in active},
+            gates={gate.stage_id: gate for gate in open_gates},
+            workers=_live_workers(run, {stage.handler for stage in found if stage.state == StageState.READY}),
+            paused_by=paused.actor if paused else "",
+            paused_at=paused.at if paused else None,
+        ),
+    )
+
+
+# policies
+
+
+def effective_policies(stage: Stage) -> list[PolicyView]:
+    """For each kind of policy: the one that rules the stage now, the ones it outranks, and the reason (P47)."""
+    run = stage.run
+    target = Target(stage.name, stage.handler, run.pipeline.slug if run.pipeline else "", run.environment.slug)
+    rows = list(Policy.objects.filter(workspace_id=run.workspace_id).order_by("-created_at", "-id"))
+    return [_policy_view(kind, [row for row in rows if row.kind == kind], target) for kind in PolicyKind.values]
+
+
+# other lists
+
+
+def dead_letters(actor: Actor) -> QuerySet[DeadLetter]:
+    """The dead letters of visible runs, with stage and run."""
+    rows = DeadLetter.objects.filter(workspace_id=actor.workspace_id).select_related("stage", "run")
+    if actor.application_id is not None and actor.environment_id is not None:
+        rows = rows.filter(stage__application_id=actor.application_id, stage__environment_id=actor.environment_id)
+    return rows
+
+
+def audit_events(actor: Actor) -> QuerySet[AuditEvent]:
+    """Who did, tried or was refused what in the actor's workspace (F144, F145)."""
+    return AuditEvent.objects.filter(workspace_id=actor.workspace_id)
+
+
+def worker_sessions(actor: Actor) -> QuerySet[WorkerSession]:
+    """The worker sessions of the workspace's applications."""
+    rows = WorkerSession.objects.filter(application__workspace_id=actor.workspace_id)
+    return rows.select_related("application", "environment")
+
+
+def is_live(session: WorkerSession, now: datetime) -> bool:
+    """Whether a worker has been heard of lately: derived, never stored."""
+    silent = (now - session.last_seen_at).total_seconds()
+    return session.state == SessionState.ACTIVE and silent <= settings.RECOURSE_LEASE_SECONDS
+
+
+def _live_workers(run: Run, handlers: set[str]) -> dict[str, list[str]]:
+    if not handlers:
+        return {}
+    rows = query(
+        "SELECT h.name, array_agg(DISTINCT w.worker_name ORDER BY w.worker_name) FROM pipelines_workersession w"
+        " CROSS JOIN unnest(w.handlers) h(name) WHERE w.state = 'active' AND h.name = ANY(%s)"
+        " AND w.last_seen_at > recourse_now() - make_interval(secs => %s)"
+        " AND (w.application_id IS NULL OR (w.application_id = %s AND w.environment_id = %s)) GROUP BY h.name",
+        [sorted(handlers), settings.RECOURSE_LEASE_SECONDS, run.application_id, run.environment_id],
+    )
+    return dict(rows)
+
+
+def _policy_view(kind: str, rows: Sequence[Policy], target: Target) -> PolicyView:
+    facts = [(row, PolicyFact(row.name, row.match, row.rule, row.created_at.timestamp())) for row in rows]
+    active = [(row, fact) for row, fact in facts if row.status == PolicyStatus.ACTIVE and targets(fact, target)]
+    chosen = policies.winner([fact for _, fact in active], target)
+    winner = next((row for row, fact in active if fact is chosen), None)
+    if winner is None or chosen is None:
+        return PolicyView(kind, None, [], f"no active {kind} policy targets this stage, so its own options rule")
+    shadowed = [row for row, _ in active if row is not winner]
+    named = _SPECIFICITY[chosen.rank[0]]
+    reason = f"{winner.name} targets it by {named}" if named else f"{winner.name} targets every stage"
+    if shadowed:
+        same = [fact for row, fact in active if row is not winner and fact.rank[0] == chosen.rank[0]]
+        reason += "; of those as specific it is the newest" if same else "; the others are less specific"
+    if winner.match.get("error_codes"):
+        codes = ", ".join(winner.match["error_codes"])
+        reason += f"; it retries only {codes}, and for other codes the stage's own options do not step in"
+    return PolicyView(kind, winner, shadowed, reason)
+
+
+_SPECIFICITY = {4: "stage", 3: "handler", 2: "pipeline", 1: "environment", 0: ""}
