@@ -123,7 +123,7 @@ def status_facets(actor: Actor, statuses: Sequence[str], cap: int = FACET_CAP) -
     )
     rows = query(
         "SELECT v.status, (SELECT count(*) FROM (SELECT FROM pipelines_run r WHERE r.workspace_id = %(workspace)s"  # noqa: S608
-        f" AND r.status = v.status{scope} LIMIT %(reach)s) some) FROM unnest(%(statuses)s::text[]) v(status)",
+        f" AND r.status = v.status{scope} LIMIT %(reach)s) capped) FROM unnest(%(statuses)s::text[]) v(status)",
         {
             "workspace": actor.workspace_id,
             "application": actor.application_id,
