@@ -1,6 +1,6 @@
 """Whether a failed attempt is tried again, when, and why: pure, explained, recomputable from the stored row.
 
-Order (model.md §3.3): terminal class → `retryable: false` → the policy that targets the stage → the stage's own options.
+Order (model.md §3.3): terminal class → `retryable: false` → the policy that targets the stage → the stage's options.
 Serves P30–P46, I15, F166.
 """
 
@@ -24,6 +24,7 @@ TERMINAL_CODES = frozenset(
 )
 JITTER_SHARE = 0.1
 CAP_FACTOR = 30  # the default cap is this many times the base interval
+RETRY_OPTIONS = ("max_retries", "retry_interval", "retry_on_error_codes", "backoff", "max_retry_interval", "jitter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class RetryRule:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFact:
-    """What choosing among policies needs to know of one. `rank` orders them: the most specific wins, then the newest."""
+    """What choosing among policies needs to know of one. `rank`: the most specific wins, then the newest."""
 
     name: str
     match: Mapping[str, Any]
@@ -94,8 +95,13 @@ class RetryDecision:
     code: str
     retries_used: int
     max_retries: int
+    retries_left: int
     delay: float | None  # seconds
     seed: str
+    # what it was decided on, as it stood then: options and policies may change afterwards
+    retryable: bool | None
+    options: Mapping[str, Any]
+    policy: Mapping[str, Any] | None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,7 +116,7 @@ def targets(policy: PolicyFact, target: Target) -> bool:
 
 
 def effective_policy(policies: Sequence[PolicyFact], target: Target) -> PolicyFact | None:
-    """The policy that rules the stage: the most specific (stage > handler > pipeline > environment), then the newest."""
+    """The policy that rules the stage: most specific first (stage > handler > pipeline > environment), then newest."""
     matching = [policy for policy in policies if targets(policy, target)]
     return max(matching, key=lambda policy: policy.rank, default=None)
 
@@ -124,53 +130,66 @@ def decide_retry(
     retries_used: int,
     seed: str,
 ) -> RetryDecision:
-    """Decides on one failure. `retries_used` counts automatic retries in this epoch; `seed` makes the jitter repeatable."""
+    """Decides on one failure. `retries_used`: automatic retries in this epoch; `seed` makes the jitter repeatable."""
     folded = code.upper()
 
-    def no(verdict: str, explanation: str, source: str, maximum: int = 0) -> RetryDecision:
-        return RetryDecision(False, verdict, explanation, source, code, retries_used, maximum, None, seed)
+    def decided(
+        verdict: str, explanation: str, source: str, *, maximum: int = 0, left: int = 0, delay: float | None = None
+    ) -> RetryDecision:
+        return RetryDecision(
+            retry=verdict == "retry",
+            verdict=verdict,
+            explanation=explanation,
+            source=source,
+            code=code,
+            retries_used=retries_used,
+            max_retries=maximum,
+            retries_left=left,
+            delay=delay,
+            seed=seed,
+            retryable=retryable,
+            options={name: options[name] for name in RETRY_OPTIONS if name in options},
+            policy=None if policy is None else asdict(policy),
+        )
 
     if folded in TERMINAL_CODES:
-        return no(
-            "terminal_error",
-            f"{folded} is always terminal: correct the input first",
-            "terminal class",
-        )
+        return decided("terminal_error", f"{folded} is always terminal: correct the input first", "terminal class")
     if retryable is False:
-        return no("not_retryable", "the worker said retryable: false", "worker")
+        return decided("not_retryable", "the worker said retryable: false", "worker")
     if policy is not None:
         rule = RetryRule.from_options(policy.rule, f"policy:{policy.name}")
-        listed = tuple(policy.match.get("error_codes") or ()) or rule.error_codes
-        if listed and not _names(listed, folded):
+        lists = (tuple(policy.match.get("error_codes") or ()), rule.error_codes)
+        if not all(_names(listed, folded) for listed in lists if listed):
             explanation = f"policy {policy.name} rules this stage and does not list {code or 'a missing code'}"
-            return no("code_not_listed", explanation, rule.source, rule.max_retries)
+            return decided("code_not_listed", explanation, rule.source, maximum=rule.max_retries)
     else:
         rule = RetryRule.from_options(options)
         if rule.max_retries > 0 and rule.interval > 0 and rule.error_codes and not _names(rule.error_codes, folded):
             explanation = f"the stage's list of codes does not name {code or 'a missing code'}"
-            return no("code_not_listed", explanation, rule.source, rule.max_retries)
+            return decided("code_not_listed", explanation, rule.source, maximum=rule.max_retries)
     if rule.max_retries <= 0 or rule.interval <= 0:
-        return no(
-            "no_rule",
-            "no retries: a positive maximum and a positive interval are both needed",
-            rule.source,
-        )
+        explanation = "no retries: a positive maximum and a positive interval are both needed"
+        return decided("no_rule", explanation, rule.source)
     if retries_used >= rule.max_retries:
         explanation = f"{retries_used} of {rule.max_retries} retries are used"
-        return no("retries_exhausted", explanation, rule.source, rule.max_retries)
+        return decided("retries_exhausted", explanation, rule.source, maximum=rule.max_retries)
     number = retries_used + 1
     delay = retry_delay(rule, number, seed)
     explanation = f"retry {number} of {rule.max_retries} in {delay:g} s ({rule.backoff}, {rule.source})"
-    return RetryDecision(
-        True,
-        "retry",
-        explanation,
-        rule.source,
-        code,
-        retries_used,
-        rule.max_retries,
-        delay,
-        seed,
+    left = rule.max_retries - number
+    return decided("retry", explanation, rule.source, maximum=rule.max_retries, left=left, delay=delay)
+
+
+def recompute(stored: Mapping[str, Any]) -> RetryDecision:
+    """The decision once more, from what an attempt keeps of it and nothing else (F166)."""
+    policy = stored["policy"]
+    return decide_retry(
+        code=stored["code"],
+        retryable=stored["retryable"],
+        options=stored["options"],
+        policy=None if policy is None else PolicyFact(**policy),
+        retries_used=stored["retries_used"],
+        seed=stored["seed"],
     )
 
 
@@ -188,8 +207,8 @@ def retry_delay(rule: RetryRule, number: int, seed: str) -> float:
     delay = min(delay, cap)
     if rule.jitter:
         share = int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:8]) / 2**64
-        delay = min(delay * (1 + JITTER_SHARE * (2 * share - 1)), cap)
-    return round(delay, 3)
+        delay *= 1 + JITTER_SHARE * (2 * share - 1)
+    return min(round(delay, 3), cap)
 
 
 def _names(listed: Sequence[str], folded: str) -> bool:
