@@ -70,7 +70,7 @@ def decide_gate(stage_id: uuid.UUID, *, actor: Actor, approved: bool, reason: st
             if gate.moment == GateMoment.AFTER:
                 moves.stage(stage, "approve_after", reason=reason, output_id=gate.output)
             else:
-                moves.stage(stage, "approve_before", reason=reason, held=run.paused)
+                moves.stage(stage, "approve_before", reason=reason)
         moves.settle()
         moves.save()
     return Decision(stage_id, stage.state, approved, reason)

@@ -180,14 +180,18 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         ), stage AS (
             INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
                 handler, description, input, depends_on, run_next_if_failed, effect_mode, approval, options, state,
-                held, available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code,
+                available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code,
                 last_error_message, failure_disposition, stale)
             SELECT id, %(run)s, recourse_now(), %(application)s, %(environment)s, position, name, handler, description,
-                input, depends_on, run_next_if_failed, effect_mode, approval, options, state, false,
+                input, depends_on, run_next_if_failed, effect_mode, approval, options, state,
                 CASE WHEN state = 'ready' THEN recourse_now() END, 1, 0, 0, 0, '', '', '', false
             FROM json_to_recordset(%(stages)s::json) AS s(id uuid, position int, name text, handler text,
                 description text, input text, depends_on smallint[], run_next_if_failed boolean, effect_mode text,
                 approval jsonb, options jsonb, state text)
+        ), queue AS (
+            INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at)
+            SELECT id, %(application)s, %(environment)s, handler, recourse_now()
+            FROM json_to_recordset(%(stages)s::json) AS s(id uuid, handler text, state text) WHERE state = 'ready'
         ), words AS (
             INSERT INTO pipelines_runsearch (run_id, words)
             VALUES (%(run)s, to_tsvector('simple', translate(%(words)s, '-_/:.@', '      '))

@@ -52,7 +52,7 @@ HINT_GAP_SECONDS = 0.05  # hints closer together are dropped: the executor that 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which handlers this console executes: name → the one application it is limited to, as (workspace, name), or None."""
+    """Which handlers this console executes: name → the application it is limited to, as (workspace, name), or None."""
 
     handlers: dict[str, tuple[str, str] | None]
 
@@ -272,14 +272,13 @@ def waiting_queues(handlers: list[str]) -> list[Queue]:
         for row in query(
             """
             WITH RECURSIVE queue AS (
-                (SELECT application_id, environment_id, handler FROM pipelines_stage
-                 WHERE state IN ('ready', 'retry_scheduled') AND NOT held
+                (SELECT application_id, environment_id, handler FROM pipelines_queueentry
                  ORDER BY application_id, environment_id, handler LIMIT 1)
                 UNION ALL
                 SELECT following.* FROM queue CROSS JOIN LATERAL (
-                    SELECT application_id, environment_id, handler FROM pipelines_stage
-                    WHERE state IN ('ready', 'retry_scheduled') AND NOT held AND (application_id, environment_id,
-                        handler) > (queue.application_id, queue.environment_id, queue.handler)
+                    SELECT application_id, environment_id, handler FROM pipelines_queueentry
+                    WHERE (application_id, environment_id, handler)
+                        > (queue.application_id, queue.environment_id, queue.handler)
                     ORDER BY application_id, environment_id, handler LIMIT 1
                 ) following
             )
@@ -330,12 +329,12 @@ def send_hint() -> None:
 
     try:
         execute_ready.apply_async(expires=30, retry=False)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a broker's library raises, the work stays in the database
         log.warning("executor.hint_not_sent", error=str(error))
 
 
 def hint_overdue() -> bool:
-    """Sends a hint when a stage of the console's handlers is due now; the sweep calls it, so a lost hint costs a second."""
+    """Sends a hint when a stage of the console's handlers is due; the sweep asks, so a lost hint costs a second."""
     if not settings.RECOURSE_HANDLERS:
         return False
     rows = query(

@@ -93,33 +93,31 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
         picked = query(
             f"""
             WITH heads AS MATERIALIZED (
-                SELECT head.id, head.available_at
+                SELECT head.stage_id, head.available_at
                 FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
                     AS queue(application_id, environment_id, handler)
                 CROSS JOIN LATERAL (
-                    SELECT id, available_at FROM pipelines_stage
+                    SELECT stage_id, available_at FROM pipelines_queueentry
                     WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                        AND handler = queue.handler AND state IN ('ready', 'retry_scheduled') AND NOT held
-                        AND available_at <= recourse_now()
-                    ORDER BY available_at, id LIMIT %(reach)s
+                        AND handler = queue.handler AND available_at <= recourse_now()
+                    ORDER BY available_at, stage_id LIMIT %(reach)s
                 ) head
-                ORDER BY head.available_at, head.id LIMIT %(reach)s
+                ORDER BY head.available_at, head.stage_id LIMIT %(reach)s
             )
             SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
                 s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, recourse_now()
             FROM heads
-            JOIN pipelines_stage s ON s.id = heads.id
+            JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
+            JOIN pipelines_stage s ON s.id = q.stage_id
             JOIN pipelines_run r ON r.id = s.run_id
             JOIN pipelines_environment e ON e.id = r.environment_id
             LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
-            -- IS TRUE hides the partial index: on a table without statistics the planner would walk it for every head
-            WHERE (s.state IN ('ready', 'retry_scheduled') AND NOT s.held) IS TRUE AND s.available_at <= recourse_now()
-                AND NOT r.paused AND r.status NOT IN ('completed', 'failed', 'cancelled')
+            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused AND r.status NOT IN ('completed', 'failed', 'cancelled')
                 AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
                 AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
-            ORDER BY heads.available_at, heads.id
+            ORDER BY heads.available_at, heads.stage_id
             LIMIT %(limit)s
-            FOR NO KEY UPDATE OF s, r SKIP LOCKED
+            FOR NO KEY UPDATE OF q, s, r SKIP LOCKED
             """,
             {
                 "applications": [queue.application_id for queue in queues],
@@ -146,10 +144,10 @@ def next_due(queues: Sequence[Queue]) -> float | None:
         SELECT extract(epoch FROM min(head.available_at) - recourse_now())::float
         FROM unnest(%s::uuid[], %s::uuid[], %s::text[]) AS queue(application_id, environment_id, handler)
         CROSS JOIN LATERAL (
-            SELECT available_at FROM pipelines_stage
+            SELECT available_at FROM pipelines_queueentry
             WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                AND handler = queue.handler AND state IN ('ready', 'retry_scheduled') AND NOT held
-            ORDER BY available_at, id LIMIT 1
+                AND handler = queue.handler
+            ORDER BY available_at, stage_id LIMIT 1
         ) head
         """,
         [
@@ -257,7 +255,7 @@ def release(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> str
         if attempt.state != "running" or attempt.session_id != holder.session_id or attempt.expires_at <= moves.now:
             raise Refusal("stale_execution", "this session does not hold the lease of that attempt")
         moves.attempt(attempt, "release", cause="released by its worker")
-        moves.stage(stage, "take_back", held=run.paused)
+        moves.stage(stage, "take_back")
         moves.settle()
         moves.save()
         return stage.state
@@ -369,6 +367,8 @@ def _write_claim(holder: Holder, jobs: Sequence[Job], now: datetime, acquire: bo
                 %(started)s::timestamptz, expires_at, timeout_seconds,
                 %(started)s::timestamptz + make_interval(secs => timeout_seconds), '', '', '', '', ''
             FROM item
+        ), taken AS (
+            DELETE FROM pipelines_queueentry q USING item WHERE q.stage_id = item.stage_id
         ), stage AS (
             UPDATE pipelines_stage s SET state = %(state)s, attempt_number = item.number,
                 started_at = coalesce(s.started_at, %(started)s::timestamptz)
@@ -392,26 +392,12 @@ def _write_claim(holder: Holder, jobs: Sequence[Job], now: datetime, acquire: bo
     events = [
         event_row(run_id, f"run.{status}", origin, status) for run_id, origin, status in started if origin != status
     ]
+    # handed out and acquired in one transaction is one change, and one event
+    kind = "stage.acquire" if acquire else "stage.dispatch"
     for job in jobs:
-        stage, data = job.stage, {"number": job.number, "worker": holder.worker}
-        events.append(
-            event_row(
-                job.run_id, "stage.dispatch", stage.state, StageState.DISPATCHED, stage.id, job.attempt_id, data=data
-            )
-        )
-        if acquire:
-            events.append(
-                event_row(
-                    job.run_id,
-                    "stage.acquire",
-                    StageState.DISPATCHED,
-                    StageState.RUNNING,
-                    stage.id,
-                    job.attempt_id,
-                    holder.worker,
-                    data=data,
-                )
-            )
+        data = {"number": job.number, "worker": holder.worker}
+        stage = job.stage
+        events.append(event_row(job.run_id, kind, stage.state, to, stage.id, job.attempt_id, holder.worker, data=data))
     insert_events(events)
 
 

@@ -29,6 +29,7 @@ from pipelines.sql import execute, query, recordset
 from pipelines.states import (
     ACTIVE_STAGE,
     ATTEMPT_MOVES,
+    CLAIMABLE_STAGE,
     GATE_MOVES,
     SATISFIED_STAGE,
     STAGE_MOVES,
@@ -93,7 +94,6 @@ class StageRow:
     approval: dict[str, Any] | None
     options: dict[str, Any]
     state: StageState
-    held: bool
     available_at: datetime | None
     epoch: int
     attempt_number: int
@@ -133,7 +133,7 @@ class AttemptRow:
 
 
 STAGE_COLUMNS = (
-    "id, run_id, position, name, handler, depends_on, run_next_if_failed, effect_mode, approval, options, state, held,"
+    "id, run_id, position, name, handler, depends_on, run_next_if_failed, effect_mode, approval, options, state,"
     " available_at, epoch, attempt_number, retry_count, recovery_count, started_at, finished_at, output_id,"
     " last_error_code, last_error_message, failure_disposition, stale"
 )
@@ -159,10 +159,12 @@ class Moves:
         self.actor = actor
         self.runs = {run.id: run for run in runs}
         self.stages = {stage.id: stage for run in runs for stage in run.stages}
+        self._queued = {stage.id: stage.available_at for run in runs for stage in run.stages if _is_queued(run, stage)}
         self._dirty_runs: set[uuid.UUID] = set()
         self._dirty_stages: set[uuid.UUID] = set()
         self._ready: set[wake.Queue] = set()
         self._events: list[dict[str, Any]] = []
+        self._ended: dict[uuid.UUID, dict[str, Any]] = {}  # by stage: the attempt whose end its next move tells
         self._attempts: list[dict[str, Any]] = []
         self._outputs: list[dict[str, Any]] = []
         self._gates: list[dict[str, Any]] = []
@@ -229,11 +231,12 @@ class Moves:
         if to == StageState.READY:
             stage.available_at = self.now
         stage.finished_at = self.now if to in TERMINAL_STAGE else None
-        if to == StageState.READY and not stage.held:
-            run = self.runs[stage.run_id]
-            self._ready.add(wake.Queue(run.application_id, run.environment_id, stage.handler))
         self._dirty_stages.add(stage.id)
-        self.event(f"stage.{action}", stage.run_id, stage.id, None, origin, to, reason=reason, data=data)
+        ended = self._ended.pop(stage.id, None)
+        if ended is not None:
+            data = {**ended, **(data or {})}
+        attempt_id = ended and ended["attempt"]
+        self.event(f"stage.{action}", stage.run_id, stage.id, attempt_id, origin, to, reason=reason, data=data)
 
     def touch(self, stage: StageRow, **changes: Any) -> None:
         """Changes fields of a stage that are not its state."""
@@ -242,19 +245,25 @@ class Moves:
         self._dirty_stages.add(stage.id)
 
     def attempt(self, attempt: AttemptRow, action: str, *, cause: str = "", **changes: Any) -> None:
-        """Ends an attempt. `changes` may hold error_code, error_message, traceback, result_digest, decision, usage."""
+        """Ends an attempt; the event of its stage's move, which must follow, tells of it too (I5).
+
+        `changes` may hold error_code, error_message, traceback, result_digest, decision, usage.
+        """
         try:
             to = ATTEMPT_MOVES[action][attempt.state]
         except KeyError:
             raise IllegalMove(f"attempt {attempt.id} cannot {action} from {attempt.state}") from None
         origin, attempt.state = attempt.state, to
         self._attempts.append({"id": attempt.id, "state": to, "cause": cause, **changes})
-        data = {"number": attempt.number, "worker": attempt.worker}
-        if changes.get("error_code"):
-            data["error_code"] = changes["error_code"]
-        self.event(
-            f"attempt.{action}", attempt.run_id, attempt.stage_id, attempt.id, origin, to, reason=cause, data=data
-        )
+        self._ended[attempt.stage_id] = {
+            "attempt": str(attempt.id),
+            "number": attempt.number,
+            "worker": attempt.worker,
+            "was": origin,
+            "is": to,
+            "cause": cause,
+            "error_code": changes.get("error_code") or "",
+        }
 
     def acquire(
         self, attempt: AttemptRow, stage: StageRow, session_id: uuid.UUID, worker: str, expires_at: datetime
@@ -366,12 +375,10 @@ class Moves:
 
     def pause(self, run: RunRow, reason: str) -> None:
         run.paused, run.pause_reason = True, reason
-        self._hold(run, True)
         self._dirty_runs.add(run.id)
 
     def resume(self, run: RunRow) -> None:
         run.paused, run.pause_reason = False, ""
-        self._hold(run, False)
         self._dirty_runs.add(run.id)
 
     def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
@@ -401,9 +408,12 @@ class Moves:
 
     def save(self) -> None:
         """Writes everything decided, in a fixed number of statements however many rows there are."""
+        if self._ended:
+            raise IllegalMove(f"attempts ended while their stages stayed: {list(self._ended)}")
         self._save_outputs()
         self._save_attempts()
         self._save_stages()
+        self._save_queue()
         self._save_gates()
         self._save_dead_letters()
         self._save_runs()
@@ -423,7 +433,6 @@ class Moves:
                 self.stage(stage, "open_gate_before")
                 self.open_gate(stage, "before")
             else:
-                stage.held = run.paused
                 self.stage(stage, "make_ready")
 
     def _set_status(self, run: RunRow, status: RunStatus, reason: str = "") -> None:
@@ -446,14 +455,6 @@ class Moves:
                     run.failure_stage = stage.id
                     break
         self._dirty_runs.add(run.id)
-
-    def _hold(self, run: RunRow, held: bool) -> None:
-        for stage in run.stages:
-            if stage.held != held and stage.state not in TERMINAL_STAGE:
-                stage.held = held
-                self._dirty_stages.add(stage.id)
-                if not held and stage.state == StageState.READY:
-                    self._ready.add(wake.Queue(run.application_id, run.environment_id, stage.handler))
 
     def _save_outputs(self) -> None:
         if self._outputs:
@@ -481,7 +482,6 @@ class Moves:
             {
                 "id": stage.id,
                 "state": stage.state,
-                "held": stage.held,
                 "available_at": stage.available_at,
                 "epoch": stage.epoch,
                 "retry_count": stage.retry_count,
@@ -499,17 +499,49 @@ class Moves:
         ]
         if dirty:
             execute(
-                "UPDATE pipelines_stage s SET state = r.state, held = r.held, available_at = r.available_at,"
+                "UPDATE pipelines_stage s SET state = r.state, available_at = r.available_at,"
                 " epoch = r.epoch, retry_count = r.retry_count, recovery_count = r.recovery_count,"
                 " started_at = r.started_at, finished_at = r.finished_at, output_id = r.output_id,"
                 " last_error_code = r.last_error_code, last_error_message = r.last_error_message,"
                 " failure_disposition = r.failure_disposition, stale = r.stale FROM json_to_recordset(%s::json) AS"
-                " r(id uuid, state text, held boolean, available_at timestamptz, epoch int, retry_count int,"
+                " r(id uuid, state text, available_at timestamptz, epoch int, retry_count int,"
                 " recovery_count int, started_at timestamptz, finished_at timestamptz, output_id uuid,"
                 " last_error_code text, last_error_message text, failure_disposition text, stale boolean)"
                 " WHERE s.id = r.id",
                 [recordset(dirty)],
             )
+
+    def _save_queue(self) -> None:
+        """Makes the queue say what stages and runs now say; claims take their entries themselves."""
+        wanted = {
+            stage.id: stage.available_at
+            for run in self.runs.values()
+            if run.id in self._dirty_runs or any(stage.id in self._dirty_stages for stage in run.stages)
+            for stage in run.stages
+            if _is_queued(run, stage)
+        }
+        gone = [
+            stage_id
+            for stage_id, available_at in self._queued.items()
+            if wanted.get(stage_id, None) != available_at and self._touched(stage_id)
+        ]
+        if gone:
+            execute("DELETE FROM pipelines_queueentry WHERE stage_id = ANY(%s)", [gone])
+        new = [stage_id for stage_id, available_at in wanted.items() if self._queued.get(stage_id) != available_at]
+        if new:
+            execute(
+                "INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at)"
+                " SELECT id, application_id, environment_id, handler, available_at FROM pipelines_stage"
+                " WHERE id = ANY(%s)",
+                [new],
+            )
+        for stage_id in new:
+            # a retry that is scheduled is announced too: who waits learns when to look next
+            run, stage = self.runs[self.stages[stage_id].run_id], self.stages[stage_id]
+            self._ready.add(wake.Queue(run.application_id, run.environment_id, stage.handler))
+
+    def _touched(self, stage_id: uuid.UUID) -> bool:
+        return stage_id in self._dirty_stages or self.stages[stage_id].run_id in self._dirty_runs
 
     def _save_gates(self) -> None:
         if self._gate_ends:
@@ -609,6 +641,10 @@ def insert_events(events: Sequence[dict[str, Any]]) -> None:
             " to_state text, actor text, reason text, data jsonb)",
             [recordset(events)],
         )
+
+
+def _is_queued(run: RunRow, stage: StageRow) -> bool:
+    return stage.state in CLAIMABLE_STAGE and not run.paused and not run.is_terminal
 
 
 def _lets_go_on(stage: StageRow) -> bool:

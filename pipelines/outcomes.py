@@ -144,10 +144,7 @@ def _recover(moves: Moves, stage: StageRow, again: str, give_up: str, letter: st
         moves.dead_letter(stage, letter)
     else:
         count = stage.recovery_count + 1
-        held = moves.runs[stage.run_id].paused
-        moves.stage(
-            stage, again, reason=f"{cause}: recovery {count} of {stage.max_recoveries}", recovery_count=count, held=held
-        )
+        moves.stage(stage, again, reason=f"{cause}: recovery {count} of {stage.max_recoveries}", recovery_count=count)
 
 
 def _doubt(moves: Moves, stage: StageRow, attempt: AttemptRow, ended: str, code: str, cause: str) -> None:

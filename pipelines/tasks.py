@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from billiard import Event
 from celery import shared_task
-from celery.signals import worker_init, worker_process_init, worker_process_shutdown, worker_shutting_down
+from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 from django.conf import settings
 from recourse import default_registry
 
 from pipelines import executor, sweeps
 
-_stopping: Any = None
-_executor: executor.Executor | None = None
+
+class _Process:
+    """What belongs to this process: the flag its children share, and an executor for each thread that runs tasks."""
+
+    def __init__(self) -> None:
+        self.stopping: Any = Event()
+        self._threads = threading.local()
+        self._opened: list[executor.Executor] = []
+
+    def executor(self) -> executor.Executor:
+        if not hasattr(self._threads, "executor"):
+            scope = executor.Scope.load(settings.RECOURSE_HANDLERS, default_registry)
+            self._threads.executor = executor.Executor(scope)
+            self._opened.append(self._threads.executor)
+        return self._threads.executor
+
+    def close(self) -> None:
+        for opened in self._opened:
+            opened.close()
+
+
+_process = _Process()
 
 
 @shared_task(name="pipelines.tasks.sweep")
@@ -27,39 +48,22 @@ def sweep() -> dict[str, int]:
 @shared_task(name="pipelines.tasks.execute_ready")
 def execute_ready() -> int:
     """Runs ready stages of this console's handlers until none is left."""
-    return _this_process().drain(_stopping)
-
-
-@worker_init.connect
-def prepare(**_: object) -> None:
-    """In the worker's main process, before it forks: what its children share."""
-    global _stopping
-    _stopping = Event()
+    return _process.executor().drain(_process.stopping)
 
 
 @worker_process_init.connect
 def open_executor(**_: object) -> None:
-    """In each child: its session is there before the first hint, so that others know which handlers have an executor."""
+    """In each child: its session is there before the first hint, so others know which handlers have an executor."""
     if settings.RECOURSE_HANDLERS:
-        _this_process()
+        _process.executor()
 
 
 @worker_shutting_down.connect
 def stop_claiming(**_: object) -> None:
-    if _stopping is not None:
-        _stopping.set()
+    """In the main process: its children share the flag since they were forked, and see it."""
+    _process.stopping.set()
 
 
 @worker_process_shutdown.connect
 def close_executor(**_: object) -> None:
-    if _executor is not None:
-        _executor.close()
-
-
-def _this_process() -> executor.Executor:
-    global _executor, _stopping
-    if _stopping is None:
-        _stopping = Event()
-    if _executor is None:
-        _executor = executor.Executor(executor.Scope.load(settings.RECOURSE_HANDLERS, default_registry))
-    return _executor
+    _process.close()

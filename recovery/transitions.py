@@ -270,7 +270,7 @@ def _begin_epoch(moves: Moves, run: RunRow, stage: StageRow, reason: str) -> Non
     gated = (stage.approval or {}).get("when") == "before"
     # what waits for a dependency or a gate goes back to pending, and settling moves it on from there
     action = "retry" if may_start and not gated else "rewind"
-    moves.stage(stage, action, reason=reason, held=run.paused, data={"epoch": stage.epoch + 1}, **_new_epoch(stage))
+    moves.stage(stage, action, reason=reason, data={"epoch": stage.epoch + 1}, **_new_epoch(stage))
 
 
 def _new_epoch(stage: StageRow) -> dict[str, Any]:

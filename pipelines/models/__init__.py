@@ -28,6 +28,7 @@ from pipelines.models.history import AuditEvent, Event
 from pipelines.models.runs import (
     ContextItem,
     EffectMode,
+    QueueEntry,
     Run,
     RunIdentity,
     RunSearch,
@@ -58,6 +59,7 @@ __all__ = [
     "Policy",
     "PolicyKind",
     "PolicyStatus",
+    "QueueEntry",
     "Release",
     "Role",
     "Run",

@@ -58,11 +58,13 @@ class Attempt(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     stage = models.ForeignKey(Stage, models.CASCADE, related_name="attempts", db_index=False)
-    run = models.ForeignKey(Run, models.CASCADE, related_name="attempts", db_constraint=False)
+    run = models.ForeignKey(Run, models.CASCADE, related_name="attempts", db_constraint=False, db_index=False)
     number = models.PositiveIntegerField()
     epoch = models.PositiveIntegerField()
     state = models.CharField(max_length=20, choices=AttemptState.choices, default=AttemptState.DISPATCHED)
-    session = models.ForeignKey(WorkerSession, models.SET_NULL, null=True, related_name="attempts")
+    session = models.ForeignKey(
+        WorkerSession, models.SET_NULL, null=True, related_name="attempts", db_constraint=False, db_index=False
+    )
     worker = models.CharField(max_length=255, help_text="the worker's name, for people; it proves nothing")
     request_digest = models.CharField(max_length=64)
     dispatched_at = models.DateTimeField(db_default=RecourseNow())

@@ -18,7 +18,7 @@ from pipelines.models.definitions import (
     Release,
     Workspace,
 )
-from pipelines.states import CLAIMABLE_STAGE, TERMINAL_RUN, RunStatus, StageState
+from pipelines.states import TERMINAL_RUN, RunStatus, StageState
 
 
 class EffectMode(models.TextChoices):
@@ -169,7 +169,6 @@ class Stage(models.Model):
     approval = models.JSONField(null=True, help_text="{when, expires_in}")
     options = models.JSONField(default=dict)
     state = models.CharField(max_length=20, choices=StageState.choices, default=StageState.PENDING)
-    held = models.BooleanField(default=False, help_text="its run hands out nothing now")
     available_at = models.DateTimeField(null=True, help_text="ready since, or when a scheduled retry is due")
     epoch = models.PositiveIntegerField(default=1)
     attempt_number = models.PositiveIntegerField(default=0)
@@ -177,7 +176,9 @@ class Stage(models.Model):
     recovery_count = models.PositiveIntegerField(default=0, help_text="recoveries after a lost worker in this epoch")
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    output = models.ForeignKey("StageOutput", models.PROTECT, null=True, related_name="+", db_index=False)
+    output = models.ForeignKey(
+        "StageOutput", models.PROTECT, null=True, related_name="+", db_index=False, db_constraint=False
+    )
     last_error_code = models.CharField(max_length=100, blank=True)
     last_error_message = models.TextField(blank=True)
     failure_disposition = models.CharField(max_length=40, blank=True)
@@ -190,12 +191,6 @@ class Stage(models.Model):
             closed_set("effect_mode", EffectMode, "stage_effect_mode_known"),
         ]
         indexes = [
-            # what a claim walks: one queue is one application, environment and handler
-            models.Index(
-                fields=["application", "environment", "handler", "available_at", "id"],
-                name="stage_queue",
-                condition=Q(state__in=sorted(CLAIMABLE_STAGE), held=False),
-            ),
             # lists of runs by handler or error walk these in the list's own order, newest first
             models.Index(
                 fields=["application", "environment", "handler", "-run_created_at", "-run"], name="stage_by_handler"
@@ -211,11 +206,37 @@ class Stage(models.Model):
         return self.name
 
 
+class QueueEntry(models.Model):
+    """A stage that may be handed out, now or once it is due. What a claim walks.
+
+    There is one exactly while the stage is ready or scheduled and its run is neither paused nor ended. Apart from the
+    stage, so that moving a stage touches none of its indexes. Written by the engine alone, with the stage: no foreign
+    keys to check on the hot path.
+    """
+
+    stage = models.OneToOneField(
+        Stage, models.CASCADE, primary_key=True, related_name="queue_entry", db_constraint=False
+    )
+    application = models.ForeignKey(Application, models.CASCADE, related_name="+", db_index=False, db_constraint=False)
+    environment = models.ForeignKey(Environment, models.CASCADE, related_name="+", db_index=False, db_constraint=False)
+    handler = models.CharField(max_length=300)
+    available_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "queue entries"
+        indexes = [
+            # one queue is one application, environment and handler
+            models.Index(
+                fields=["application", "environment", "handler", "available_at", "stage"], name="queue_in_order"
+            )
+        ]
+
+
 class StageOutput(models.Model):
     """What a stage produced, as JSON text exactly as sent; kept for every epoch."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    stage = models.ForeignKey(Stage, models.CASCADE, related_name="outputs")
+    stage = models.ForeignKey(Stage, models.CASCADE, related_name="outputs", db_constraint=False)
     epoch = models.PositiveIntegerField()
     attempt = models.UUIDField(null=True, help_text="none when a person gave it")
     body = models.TextField()
