@@ -20,16 +20,18 @@ class Control:
     """What the holder of an attempt tells its handler. Set from any thread, read by the handler; never taken back.
 
     `owned_until` is on the local clock: from then on the attempt counts as lost, even when nobody came to say so (F03).
+    `times_out_at` too: by then the server has timed the attempt out, and says so only when it is asked next.
     `announce` is called after the handler said something that its holder may want to pass on at once.
     """
 
-    __slots__ = ("announce", "owned_until", "pause_requested", "stop_reason")
+    __slots__ = ("announce", "owned_until", "pause_requested", "stop_reason", "times_out_at")
 
     def __init__(self, announce: Callable[[], None] = lambda: None) -> None:
         self.announce = announce
         self.stop_reason: str | None = None
         self.pause_requested = False
         self.owned_until = math.inf
+        self.times_out_at = math.inf
 
     def stop(self, reason: str) -> None:
         """Asks the handler to stop; the first reason stays."""
@@ -38,8 +40,12 @@ class Control:
 
     @property
     def stopped_because(self) -> str | None:
-        if self.stop_reason is None and clock.now() >= self.owned_until:
-            return "lost"
+        if self.stop_reason is None:
+            now = clock.now()
+            if now >= self.owned_until:
+                return "lost"
+            if now >= self.times_out_at:
+                return "timed out"
         return self.stop_reason
 
 
@@ -132,8 +138,9 @@ class StageContext:
 
     @property
     def cancelled(self) -> bool:
-        """True once this attempt should stop: the run was cancelled, the lease was lost or will not be renewed, or the
-        worker must end. Look here before every effect: what is done afterwards may be done again elsewhere (P58).
+        """True once this attempt should stop: the run was cancelled, the lease was lost or will not be renewed, the
+        stage's time-out is over, or the worker must end. Look here before every effect: what is done afterwards may be
+        done again elsewhere (P58).
         """
         return self.control.stopped_because is not None
 

@@ -44,6 +44,7 @@ class Stage:
     result: dict[str, Any] | None = None
     pausing: bool = False
     recoveries: int = 0
+    timeout: float | None = None
 
 
 @dataclass
@@ -87,9 +88,15 @@ class ProtocolServer:
 
     # What tests do to it.
 
-    def add_stage(self, handler: str, input: str | None = None, effect_mode: str = "idempotent") -> Stage:  # noqa: A002
+    def add_stage(
+        self,
+        handler: str,
+        input: str | None = None,  # noqa: A002
+        effect_mode: str = "idempotent",
+        timeout: float | None = None,
+    ) -> Stage:
         with self.changed:
-            stage = Stage(str(uuid.uuid4()), handler, input, effect_mode)
+            stage = Stage(str(uuid.uuid4()), handler, input, effect_mode, timeout=timeout)
             self.stages[stage.id] = stage
             self.changed.notify_all()
         return stage
@@ -233,7 +240,7 @@ class ProtocolServer:
             "input": stage.input,
             "dependencies": {},
             "contextItems": [],
-            "timeoutSeconds": None,
+            "timeoutSeconds": stage.timeout,
             "effectMode": stage.effect_mode,
             "effectProtocol": "none",
             "idempotencyKey": f"{stage.id}:1",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from recourse import Registry, StageContext, Worker
+from recourse import Registry, StageContext, Worker, clock
 
 from tests.sdk.conftest import eventually
 from tests.sdk.protocol_server import ProtocolServer
@@ -42,14 +42,27 @@ class Holding:
         return f"done by {ctx.attempt}"
 
 
+def after_next_renewal(server: ProtocolServer) -> None:
+    seen = server.count("renew")
+    eventually(lambda: server.count("renew") > seen)
+
+
+def gives_up_at(ctx: StageContext) -> float:
+    """By the time of day, when the attempt counts as lost here: exact, however late the handler was to look."""
+    return time.time() + ctx.control.owned_until - clock.now()
+
+
 def test_a_job_that_outlasts_its_lease_is_renewed_and_runs_once(
     serve: Serve, held: Holding, registry: Registry, work: Start
 ) -> None:
-    """F13, P51: many leases long, one attempt."""
-    server = serve(lease_seconds=0.6)
+    """F13, P51: five minutes under a lease of 15 s, one attempt."""
+    server = serve(lease_seconds=15.0, renew_seconds=0.05)
     stage = server.add_stage("Hold")
     work(server, registry)
-    eventually(lambda: server.count("renew") >= 8)
+    assert held.started.wait(10)
+    for _ in range(30):
+        after_next_renewal(server)
+        server.skip(10)
     held.go.set()
     eventually(lambda: stage.state == "completed")
     assert len(stage.attempts) == 1
@@ -61,7 +74,7 @@ def test_renewals_that_fail_for_a_while_lose_nothing(
     serve: Serve, held: Holding, registry: Registry, work: Start
 ) -> None:
     """F11: an interval of a third of the lease leaves room for late ones."""
-    server = serve(lease_seconds=2.0)
+    server = serve(lease_seconds=10.0, renew_seconds=0.2)
     stage = server.add_stage("Hold")
     server.fail("/renew", 503, times=1)
     server.fail("/renew", "cut", times=1)
@@ -74,7 +87,7 @@ def test_renewals_that_fail_for_a_while_lose_nothing(
 
 
 def test_many_leases_are_renewed_in_one_request(serve: Serve, held: Holding, registry: Registry, work: Start) -> None:
-    server = serve(lease_seconds=0.9)
+    server = serve(renew_seconds=0.2)
     stages = [server.add_stage("Hold") for _ in range(5)]
     work(server, registry)
     eventually(lambda: server.count("renew") >= 2)
@@ -94,8 +107,7 @@ def test_a_worker_cut_off_stops_before_its_lease_ends_and_its_result_is_only_lat
     assert held.started.wait(10)
     server.fail("", how)
     eventually(lambda: held.cancelled_at)
-    assert held.cancelled_at is not None
-    assert held.cancelled_at < stage.attempts[0].ends_at
+    assert gives_up_at(held.contexts[0]) < stage.attempts[0].ends_at
     server.skip(1.2)
     server.heal()
     eventually(lambda: server.late)
@@ -137,6 +149,19 @@ def test_a_worker_that_is_told_of_its_loss_stops_its_handler(
     assert [item["attempt"] for item in server.late] == [1]
 
 
+def test_a_handler_is_told_when_its_time_is_over_before_any_call_could_say_so(
+    server: ProtocolServer, held: Holding, registry: Registry, work: Start
+) -> None:
+    """P40, P58: what it still returns is offered; the server decides whether it came in time."""
+    server.add_stage("Hold", timeout=0.2)
+    work(server, registry)
+    eventually(lambda: held.cancelled_at)
+    assert held.contexts[0].control.stopped_because == "timed out"
+    assert held.contexts[0].timeout_seconds == 0.2
+    assert server.count("renew") == 0
+    eventually(lambda: server.bodies("/results"))
+
+
 def test_an_answer_that_does_not_move_the_end_renews_nothing(
     serve: Serve, held: Holding, registry: Registry, work: Start
 ) -> None:
@@ -146,20 +171,22 @@ def test_an_answer_that_does_not_move_the_end_renews_nothing(
     stage = server.add_stage("Hold")
     work(server, registry)
     eventually(lambda: held.cancelled_at)
-    assert held.cancelled_at is not None
-    assert held.cancelled_at < stage.attempts[0].ends_at
+    assert gives_up_at(held.contexts[0]) < stage.attempts[0].ends_at
     assert server.count("renew") >= 2
 
 
 def test_a_lease_is_renewed_until_its_result_is_confirmed(serve: Serve, registry: Registry, work: Start) -> None:
     """F16: no second attempt while the worker still tries to deliver the first one's result."""
-    server = serve(lease_seconds=0.6)
+    server = serve(lease_seconds=15.0, renew_seconds=0.05)
     runs: list[int] = []
     registry.add("Quick", lambda ctx: runs.append(ctx.attempt))
     server.fail("/results", 503)
     stage = server.add_stage("Quick")
     work(server, registry)
-    eventually(lambda: server.count("renew") >= 6)
+    eventually(lambda: runs)
+    for _ in range(4):
+        after_next_renewal(server)
+        server.skip(10)
     assert stage.state == "running"
     server.heal()
     eventually(lambda: stage.state == "completed")

@@ -93,6 +93,8 @@ class Leases:
         """Takes an acquired job in. `asked_at`: when the request that brought it was sent."""
         control = Control(self._announce)
         control.owned_until = asked_at + self._owned_seconds
+        if job.timeout_seconds:
+            control.times_out_at = clock.now() + job.timeout_seconds
         held = Held(job, control, asked_at + self._session.renew_seconds)
         with self._changed:
             self._held[job.execution_id] = held

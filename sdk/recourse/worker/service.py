@@ -222,7 +222,7 @@ class Worker:
         elif report is None or held.control.stop_reason == "drain":
             self._delivery.add(held, released(held))
         else:
-            # Lost or cancelled, and it obeyed: there is nothing to tell.
+            # Lost, cancelled or timed out, and it obeyed: there is nothing to tell.
             self._leases.drop(held)
 
     def _obey(self, commands: Commands) -> None:
