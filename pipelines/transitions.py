@@ -34,16 +34,7 @@ def pause_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatus
     with audited(actor, "run.pause", run=run_id, reason=reason):
         moves, run = lock_run(run_id, actor)
         actor.require(STEER)
-        check_verb(run, "pause")
-        moves.pause(run, reason or "operator_pause")
-        idle = [stage for stage in run.stages if stage.state == StageState.DISPATCHED]
-        for attempt in moves.active_attempts([stage.id for stage in idle]):
-            moves.attempt(attempt, "release", cause="taken back: the run was paused")
-        for stage in idle:
-            moves.stage(stage, "take_back", reason="the run was paused")
-        moves.event("run.pause", run.id, reason=reason)
-        moves.settle()
-        moves.save()
+        pause(moves, run, reason)
     return run.status
 
 
@@ -52,11 +43,7 @@ def resume_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatu
     with audited(actor, "run.resume", run=run_id, reason=reason):
         moves, run = lock_run(run_id, actor)
         actor.require(STEER)
-        check_verb(run, "resume")
-        moves.resume(run)
-        moves.event("run.resume", run.id, reason=reason)
-        moves.settle()
-        moves.save()
+        resume(moves, run, reason)
     return run.status
 
 
@@ -70,14 +57,44 @@ def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelle
         moves, run = lock_run(run_id, actor)
         if actor.is_person:
             actor.require(STEER)
-        if run.status in RUN_NO_OPS["cancel"]:
+        cancelled = cancel(moves, run, reason)
+        if cancelled.repeated:
             entry.outcome = NO_OP
-            return Cancelled(run.id, True, reconciliation_list(run.id))
-        check_verb(run, "cancel")
-        uncertain = _still_outside(moves, run)  # before the end, while the stages still say what they were doing
-        moves.end_run(run, RunStatus.CANCELLED, reason=reason)
-        moves.event("run.reconciliation_list", run.id, data=uncertain)
-        moves.save()
+    return cancelled
+
+
+# The verbs themselves, on a run that the caller has locked, for an actor whose right the caller has checked.
+
+
+def pause(moves: Moves, run: RunRow, reason: str) -> None:
+    check_verb(run, "pause")
+    moves.pause(run, reason or "operator_pause")
+    idle = [stage for stage in run.stages if stage.state == StageState.DISPATCHED]
+    for attempt in moves.active_attempts([stage.id for stage in idle]):
+        moves.attempt(attempt, "release", cause="taken back: the run was paused")
+    for stage in idle:
+        moves.stage(stage, "take_back", reason="the run was paused")
+    moves.event("run.pause", run.id, reason=reason)
+    moves.settle()
+    moves.save()
+
+
+def resume(moves: Moves, run: RunRow, reason: str) -> None:
+    check_verb(run, "resume")
+    moves.resume(run)
+    moves.event("run.resume", run.id, reason=reason)
+    moves.settle()
+    moves.save()
+
+
+def cancel(moves: Moves, run: RunRow, reason: str) -> Cancelled:
+    if run.status in RUN_NO_OPS["cancel"]:
+        return Cancelled(run.id, True, reconciliation_list(run.id))
+    check_verb(run, "cancel")
+    uncertain = _still_outside(moves, run)  # before the end, while the stages still say what they were doing
+    moves.end_run(run, RunStatus.CANCELLED, reason=reason)
+    moves.event("run.reconciliation_list", run.id, data=uncertain)
+    moves.save()
     return Cancelled(run.id, False, uncertain)
 
 

@@ -4,9 +4,12 @@ from django.db.models import TextChoices
 
 
 class OperationKind(TextChoices):
+    PAUSE = "pause"
+    RESUME = "resume"
+    CANCEL = "cancel"
     RETRY = "retry"
     SKIP = "skip"
-    CANCEL = "cancel"
+    ACKNOWLEDGE = "acknowledge"
     REDRIVE = "redrive"
     DISCARD = "discard"
 

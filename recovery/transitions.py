@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from django.db import IntegrityError
+
 from pipelines.access import RECOVER, STEER, Actor
-from pipelines.audit import NO_OP, audited
+from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
 from pipelines.graph import descendants
 from pipelines.moves import Moves, RunRow, StageRow
 from pipelines.sql import execute, query
-from pipelines.states import SATISFIED_STAGE, STAGE_MOVES, RunStatus, StageState
-from pipelines.transitions import cancel_run, lock_run
+from pipelines.states import CLAIMABLE_STAGE, SATISFIED_STAGE, STAGE_MOVES, RunStatus, StageState
+from pipelines.transitions import cancel, lock_run, pause, resume
 from recovery.models import Operation
 from recovery.states import Disposition, OperationKind, OperationState
 
@@ -50,18 +52,21 @@ def retry_stage(
     acknowledge_effects: bool = False,
     key: str = "",
     letters: str = "resolved",
+    before: Callable[[Moves], object] | None = None,
 ) -> Done:
     """Begins a new epoch of a failed, completed or skipped stage, on the pinned release (P65–P68, R11–R13, F34).
 
     Scope `stage`: dependants that were not dispatched fall back to pending, later ones are flagged stale. Scope
     `stage_and_downstream`: all descendants begin anew. Refused: a run that is cancelled or past its deadline, a denied
     gate, a stage to be reconciled, an active one, a reason missing for a stage that did not fail, and a stage with
-    outside effects unless `acknowledge_effects` says that they were checked.
+    outside effects unless `acknowledge_effects` says that they were checked. `before` looks once more under the lock.
     """
     request = {"scope": scope, "input": new_input, "acknowledge_effects": acknowledge_effects}
     action = OperationKind.REDRIVE if letters == "redriven" else OperationKind.RETRY
 
     def carry_out(moves: Moves, run: RunRow, stage: StageRow) -> dict[str, Any]:
+        if before is not None:
+            before(moves)
         later = [_by_position(run)[position] for position in descendants(stage.position, _shape(run))]
         _check_retry(moves, run, stage, reason, acknowledge_effects)
         if scope == AND_DOWNSTREAM:
@@ -93,7 +98,7 @@ def skip_stage(
     """
 
     def carry_out(moves: Moves, run: RunRow, stage: StageRow) -> dict[str, Any]:
-        _check_open(run, "skipped")
+        _check_open(run, "skipped", moves)
         if not reason:
             raise _missing_reason("a stage is skipped only with a reason")
         _check_gate(moves, stage)
@@ -111,15 +116,65 @@ def skip_stage(
     return _in_place(OperationKind.SKIP, stage_id, actor, RECOVER, reason, key, request, carry_out)
 
 
+def pause_as_operation(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
+    """Pauses a run for a person, and keeps it as an operation (`pipelines.transitions.pause_run` says what moves)."""
+
+    def carry_out(moves: Moves, run: RunRow, entry: Entry) -> dict[str, Any]:
+        pause(moves, run, reason)
+        return {"run_status": run.status}
+
+    return on_run(OperationKind.PAUSE, run_id, actor=actor, reason=reason, key=key, carry_out=carry_out)
+
+
+def resume_as_operation(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
+    """Resumes a run for a person, and keeps it as an operation."""
+
+    def carry_out(moves: Moves, run: RunRow, entry: Entry) -> dict[str, Any]:
+        resume(moves, run, reason)
+        return {"run_status": run.status}
+
+    return on_run(OperationKind.RESUME, run_id, actor=actor, reason=reason, key=key, carry_out=carry_out)
+
+
 def cancel_as_operation(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
     """Cancels a run for a person, and keeps it as an operation with its reconciliation list."""
-    fingerprint = _fingerprint(OperationKind.CANCEL, run_id, {})
-    repeated = _repeat(actor, OperationKind.CANCEL, key, fingerprint, STEER)
-    if repeated:
-        return repeated
-    cancelled = cancel_run(run_id, actor=actor, reason=reason)
-    result = {"reconciliation": cancelled.reconciliation, "run_status": RunStatus.CANCELLED}
-    return _record(OperationKind.CANCEL, run_id, None, actor, reason, key, fingerprint, result)
+
+    def carry_out(moves: Moves, run: RunRow, entry: Entry) -> dict[str, Any]:
+        cancelled = cancel(moves, run, reason)
+        if cancelled.repeated:
+            entry.outcome = NO_OP
+        return {"reconciliation": cancelled.reconciliation, "run_status": run.status}
+
+    return on_run(OperationKind.CANCEL, run_id, actor=actor, reason=reason, key=key, carry_out=carry_out)
+
+
+def on_run(
+    kind: OperationKind,
+    run_id: uuid.UUID,
+    *,
+    actor: Actor,
+    carry_out: Callable[[Moves, RunRow, Entry], dict[str, Any]],
+    capability: str = STEER,
+    action: str = "",
+    reason: str = "",
+    key: str = "",
+    request: dict[str, Any] | None = None,
+    stage_id: uuid.UUID | None = None,
+) -> Done:
+    """One verb on one run as an operation: `carry_out` moves the locked run and says what the answer holds.
+
+    Effect, key, operation and audit event commit together. `request` is what else makes two requests the same.
+    """
+    fingerprint = _fingerprint(kind, run_id, request or {})
+    with audited(actor, action or f"run.{kind}", run=run_id, stage=stage_id, reason=reason) as entry:
+        moves, run = lock_run(run_id, actor)
+        actor.require(capability)
+        repeated = _repeat(actor, kind, key, fingerprint)
+        if repeated:
+            entry.outcome = NO_OP
+            return repeated
+        result = carry_out(moves, run, entry)
+        return _record(kind, run_id, stage_id, actor, reason, key, fingerprint, result)
 
 
 def _in_place(
@@ -144,7 +199,7 @@ def _in_place(
     with audited(actor, f"stage.{kind}", run=run_id, stage=stage_id, reason=reason, **_told(request)) as entry:
         actor.require(capability)
         moves, run = lock_run(run_id, actor)
-        repeated = _repeat(actor, kind, key, fingerprint, capability)
+        repeated = _repeat(actor, kind, key, fingerprint)
         if repeated:
             entry.outcome = NO_OP
             return repeated
@@ -152,15 +207,14 @@ def _in_place(
         return _record(kind, run_id, stage_id, actor, reason, key, fingerprint, result)
 
 
-def _repeat(actor: Actor, kind: OperationKind, key: str, fingerprint: str, capability: str) -> Done | None:
+def _repeat(actor: Actor, kind: OperationKind, key: str, fingerprint: str) -> Done | None:
     if not key:
         return None
-    actor.require(capability)
     earlier = Operation.objects.filter(workspace_id=actor.workspace_id, kind=kind, key=key).first()
     if earlier is None:
         return None
     if earlier.fingerprint != fingerprint or earlier.requested_by_id != actor.user_id:
-        raise Refusal("recovery_idempotency_conflict", "this key was already used for another request")
+        raise _key_taken()
     return _done(earlier, replayed=True)
 
 
@@ -174,7 +228,8 @@ def _record(
     fingerprint: str,
     result: dict[str, Any],
 ) -> Done:
-    operation = Operation.objects.create(
+    assert actor.user_id is not None, "operations are people's"
+    operation = Operation(
         workspace_id=actor.workspace_id,
         kind=kind,
         run_id=run_id,
@@ -188,7 +243,18 @@ def _record(
         disposition=Disposition.RECOVERY_ALLOWED,
         result=result,
     )
+    try:
+        operation.save(force_insert=True)
+    except IntegrityError as error:
+        if "operation_key_once" not in str(error):
+            raise
+        # two targets raced with one key, each under its own run's lock; the refusal undoes this one
+        raise _key_taken() from error
     return _done(operation, replayed=False)
+
+
+def _key_taken() -> Refusal:
+    return Refusal("recovery_idempotency_conflict", "this key was already used for another request")
 
 
 def _done(operation: Operation, *, replayed: bool) -> Done:
@@ -203,11 +269,11 @@ def _done(operation: Operation, *, replayed: bool) -> Done:
     )
 
 
-def _check_open(run: RunRow, verb: str) -> None:
+def _check_open(run: RunRow, verb: str, moves: Moves) -> None:
     if run.status == RunStatus.CANCELLED:
         detail = f"a cancelled run stays cancelled: its stages are not {verb}; fork it instead"
         raise Refusal("execution_state_invalid", detail, extra={"instead": "fork"})
-    if run.is_final:
+    if run.is_final or run.is_past_deadline(moves.now):
         detail = f"the run passed its deadline: its stages are not {verb}; start a new run or fork it"
         raise Refusal("deadline_exceeded", detail, extra={"instead": "fork"})
 
@@ -221,7 +287,7 @@ def _check_gate(moves: Moves, stage: StageRow) -> None:
 
 
 def _check_retry(moves: Moves, run: RunRow, stage: StageRow, reason: str, acknowledged: bool) -> None:
-    _check_open(run, "retried")
+    _check_open(run, "retried", moves)
     if stage.state == StageState.NEEDS_RECONCILIATION:
         raise Refusal("needs_reconciliation", f"what {stage.name} did outside is unknown: reconcile it first")
     _check_gate(moves, stage)
@@ -249,12 +315,13 @@ def _rewind(moves: Moves, stage: StageRow, reason: str) -> None:
     if stage.state in STAGE_MOVES["rewind"]:
         moves.stage(stage, "rewind", reason=reason, **_new_epoch(stage))
         moves.close_dead_letters(stage, "resolved", reason)
-    elif stage.state in STAGE_MOVES["fall_back"]:
+    elif stage.state != StageState.PENDING:
         moves.stage(stage, "fall_back", reason=reason, available_at=None)
 
 
 def _step_back(moves: Moves, stage: StageRow, reason: str) -> None:
-    if stage.state in STAGE_MOVES["fall_back"]:
+    if stage.state in CLAIMABLE_STAGE or moves.waits_to_begin(stage):
+        moves.cancel_gates([stage], reason)
         moves.stage(stage, "fall_back", reason=reason, available_at=None)
     elif stage.state != StageState.PENDING:
         moves.touch(stage, stale=True)
