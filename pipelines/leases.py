@@ -172,7 +172,7 @@ def acquire(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> Lea
         attempt = moves.attempts("id = %s", execution_id)[0]
         stage = moves.stages[stage_id]
         lease = Lease(stage_id, execution_id, False, attempt.number, commands=holder.commands())
-        if run.is_terminal:
+        if run.is_terminal or run.is_past_deadline(moves.now):
             lease.reason = "run_terminal"
         elif attempt.state == "running":
             if attempt.expires_at <= moves.now:

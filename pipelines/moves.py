@@ -44,6 +44,10 @@ from pipelines.states import (
 )
 
 
+DEADLINE_EXCEEDED = "deadline_exceeded"  # a run's failure code that no stage can give it
+LONGEST_CAUSE = 255
+
+
 class IllegalMove(RuntimeError):
     """A move that the tables do not have: a fault in the caller, which must check first."""
 
@@ -76,7 +80,11 @@ class RunRow:
     @property
     def is_final(self) -> bool:
         """Terminal for good: neither retry nor skip reopens it (I8)."""
-        return self.status == RunStatus.CANCELLED or self.failure_code == "deadline_exceeded"
+        return self.status == RunStatus.CANCELLED or self.failure_code == DEADLINE_EXCEEDED
+
+    def is_past_deadline(self, now: datetime) -> bool:
+        """By the clock, whether or not a sweep has come by to say so."""
+        return self.deadline_at is not None and self.deadline_at <= now
 
 
 @dataclass(slots=True, eq=False)
@@ -219,7 +227,16 @@ class Moves:
 
     # moves
 
-    def stage(self, stage: StageRow, action: str, *, reason: str = "", data: Any = None, **changes: Any) -> None:
+    def stage(
+        self,
+        stage: StageRow,
+        action: str,
+        *,
+        reason: str = "",
+        data: Any = None,
+        attempt_id: uuid.UUID | str | None = None,
+        **changes: Any,
+    ) -> None:
         """Moves a stage as the table says and notes its event. Leaving for a terminal state stamps `finished_at`."""
         try:
             to = STAGE_MOVES[action][stage.state]
@@ -234,8 +251,7 @@ class Moves:
         self._dirty_stages.add(stage.id)
         ended = self._ended.pop(stage.id, None)
         if ended is not None:
-            data = {**ended, **(data or {})}
-        attempt_id = ended and ended["attempt"]
+            data, attempt_id = {**ended, **(data or {})}, ended["attempt"]
         self.event(f"stage.{action}", stage.run_id, stage.id, attempt_id, origin, to, reason=reason, data=data)
 
     def touch(self, stage: StageRow, **changes: Any) -> None:
@@ -254,7 +270,7 @@ class Moves:
         except KeyError:
             raise IllegalMove(f"attempt {attempt.id} cannot {action} from {attempt.state}") from None
         origin, attempt.state = attempt.state, to
-        self._attempts.append({"id": attempt.id, "state": to, "cause": cause, **changes})
+        self._attempts.append({"id": attempt.id, "state": to, "cause": cause[:LONGEST_CAUSE], **changes})
         self._ended[attempt.stage_id] = {
             "attempt": str(attempt.id),
             "number": attempt.number,
@@ -276,7 +292,7 @@ class Moves:
         )
         attempt.state, attempt.session_id, attempt.worker = AttemptState.RUNNING, session_id, worker
         data = {"number": attempt.number, "worker": worker}
-        self.stage(stage, "acquire", data=data, started_at=stage.started_at or self.now)
+        self.stage(stage, "acquire", data=data, attempt_id=attempt.id, started_at=stage.started_at or self.now)
 
     def fence(self, stages: Iterable[StageRow], cause: str) -> list[AttemptRow]:
         """Ends the active attempts of these stages from outside; their late results will be evidence only."""
@@ -335,6 +351,11 @@ class Moves:
         ):
             self.close_gate(gate_id, self.stages[stage_id], "cancel", reason=reason)
 
+    def waits_to_begin(self, stage: StageRow) -> bool:
+        """Whether the gate for which the stage waits stands before its work."""
+        find = "SELECT 1 FROM pipelines_gate WHERE stage_id = %s AND state = 'open' AND moment = 'before'"
+        return stage.state == StageState.WAITING and bool(query(find, [stage.id]))
+
     def dead_letter(self, stage: StageRow, reason: str) -> None:
         """The machine gives up on the stage and asks for a person."""
         letter = new_id()
@@ -360,7 +381,7 @@ class Moves:
         kind: str,
         run_id: uuid.UUID,
         stage_id: uuid.UUID | None = None,
-        attempt_id: uuid.UUID | None = None,
+        attempt_id: uuid.UUID | str | None = None,
         from_state: str = "",
         to_state: str = "",
         *,
@@ -374,7 +395,7 @@ class Moves:
     # runs
 
     def pause(self, run: RunRow, reason: str) -> None:
-        run.paused, run.pause_reason = True, reason
+        run.paused, run.pause_reason = True, reason[:LONGEST_CAUSE]
         self._dirty_runs.add(run.id)
 
     def resume(self, run: RunRow) -> None:
@@ -390,8 +411,16 @@ class Moves:
             self.stage(stage, "cancel", reason=reason)
         for stage in run.stages:
             self.close_dead_letters(stage, "resolved", reason or code)
-        run.failure_code, run.failure_message = code, message
+        run.failure_code, run.failure_message, run.failure_stage = code, message, None
         self._set_status(run, status, reason)
+
+    def end_overdue(self) -> int:
+        """Unfinished runs past their deadline → failed, `deadline_exceeded`, for good (R30, R31). Says how many."""
+        overdue = [run for run in self.runs.values() if not run.is_terminal and run.is_past_deadline(self.now)]
+        for run in overdue:
+            message = f"not finished by {run.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
+            self.end_run(run, RunStatus.FAILED, code=DEADLINE_EXCEEDED, message=message, reason=message)
+        return len(overdue)
 
     def settle(self) -> None:
         """After stages moved: makes ready what may go on, and gives every run the status that its stages imply."""
@@ -429,11 +458,16 @@ class Moves:
                 continue
             if not all(_lets_go_on(by_position[position]) for position in stage.depends_on):
                 continue
-            if (stage.approval or {}).get("when") == "before":
+            if (stage.approval or {}).get("when") == "before" and not self._was_approved(stage):
                 self.stage(stage, "open_gate_before")
                 self.open_gate(stage, "before")
             else:
                 self.stage(stage, "make_ready")
+
+    def _was_approved(self, stage: StageRow) -> bool:
+        """A gate before the work covers every attempt of its epoch, also when the stage had to wait again since."""
+        find = "SELECT 1 FROM pipelines_gate WHERE stage_id = %s AND epoch = %s AND moment = 'before'"
+        return bool(query(f"{find} AND state = 'approved'", [stage.id, stage.epoch]))
 
     def _set_status(self, run: RunRow, status: RunStatus, reason: str = "") -> None:
         origin, run.status = run.status, status
@@ -613,7 +647,7 @@ def event_row(
     from_state: str = "",
     to_state: str = "",
     stage_id: uuid.UUID | None = None,
-    attempt_id: uuid.UUID | None = None,
+    attempt_id: uuid.UUID | str | None = None,
     actor: str = "",
     reason: str = "",
     data: Any = None,

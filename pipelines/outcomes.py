@@ -60,7 +60,7 @@ def succeed(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **fac
     output = moves.output(stage, body, attempt=attempt.id)
     moves.attempt(attempt, "succeed", **facts)
     if (stage.approval or {}).get("when") == "after":
-        moves.stage(stage, "wait")
+        moves.stage(stage, "wait", **_CLEAN)
         moves.open_gate(stage, "after", attempt=attempt, output=output)
     else:
         moves.stage(stage, "succeed", output_id=output, **_CLEAN)
@@ -70,7 +70,7 @@ def wait(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **facts:
     """running → waiting: the handler asked for a decision; its output counts once approved (P77)."""
     output = moves.output(stage, body, attempt=attempt.id)
     moves.attempt(attempt, "wait", **facts)
-    moves.stage(stage, "wait")
+    moves.stage(stage, "wait", **_CLEAN)
     moves.open_gate(stage, "after", attempt=attempt, output=output)
 
 

@@ -18,10 +18,14 @@ from django.db import transaction
 
 from pipelines import context, outcomes
 from pipelines.leases import Holder, may_touch
-from pipelines.moves import AttemptRow, Moves, StageRow
+from pipelines.moves import DEADLINE_EXCEEDED, AttemptRow, Moves, StageRow
 from pipelines.sql import execute, query, recordset
+from pipelines.states import AttemptState, StageState
 
 DEFAULT_MAX_OUTPUT_BYTES = 256 * 1024
+# The engine's own words for how a run or a gate ended. Codes match without case, so a worker that reports one of them
+# loses nothing by the capitals, and cannot make a run look as if its deadline had passed.
+ENGINE_CODES = frozenset({DEADLINE_EXCEEDED, "gate_denied", "gate_expired"})
 
 
 @dataclass(slots=True)
@@ -43,8 +47,13 @@ class Result:
     usage: dict[str, Any] | None = None
 
     def body(self) -> str:
-        """The output as JSON text, order kept, escaped so that every value can be stored."""
-        return json.dumps(self.output, separators=(",", ":"))
+        """The output as JSON text, order kept; escaped only where it could not be stored otherwise."""
+        text = json.dumps(self.output, separators=(",", ":"), ensure_ascii=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half a surrogate pair: legal in JSON, not in UTF-8
+            return json.dumps(self.output, separators=(",", ":"))
+        return text
 
     def digest(self) -> str:
         """Tells the same result sent again from another one."""
@@ -66,7 +75,8 @@ class Receipt:
 def report(holder: Holder, results: Sequence[Result]) -> list[Receipt]:
     """Applies results in one transaction: attempts end, stages move, what waits for them becomes ready, runs end.
 
-    A run's end is decided once, because its row is locked. Answers in the order asked. All is durable on return.
+    A run's end is decided once, because its row is locked; one past its deadline ends by that first. Answers in the
+    order asked. All is durable on return.
     """
     if not results:
         return []
@@ -79,6 +89,7 @@ def report(holder: Holder, results: Sequence[Result]) -> list[Receipt]:
             )
         ]
         moves = Moves.lock(run_ids, actor=holder.worker)
+        moves.end_overdue()
         attempts = {
             attempt.id: attempt for attempt in moves.attempts("id = ANY(%s)", [item.execution_id for item in results])
         }
@@ -120,6 +131,8 @@ class _Desk:
         digest = result.digest()
         if digest in (self._applied.get(attempt.id), attempt.result_digest) and self._is_own(attempt, result):
             receipt.accepted = True
+            if attempt.id not in self._applied:
+                receipt.stage_state = _first_answer(stage, attempt)
             return receipt
         why_not = self._fence(attempt, result)
         if why_not:
@@ -149,6 +162,8 @@ class _Desk:
     def _fence(self, attempt: AttemptRow, result: Result) -> str:
         if attempt.state != "running":
             return f"attempt {attempt.state}"
+        if self._moves.runs[attempt.run_id].is_terminal:
+            return "run ended"
         if attempt.session_id != self._holder.session_id:
             return "lease_not_owned"
         if attempt.number != result.attempt:
@@ -169,7 +184,7 @@ class _Desk:
                 self._judge,
                 stage,
                 attempt,
-                code=result.error_code,
+                code=result.error_code.upper() if result.error_code in ENGINE_CODES else result.error_code,
                 message=result.error_message,
                 retryable=result.retryable,
                 traceback=result.traceback,
@@ -178,8 +193,9 @@ class _Desk:
             return
         body = result.body()
         limit = stage.options.get("max_output_bytes") or DEFAULT_MAX_OUTPUT_BYTES
-        if len(body) > limit:
-            message = f"the output has {len(body)} bytes, the limit is {limit}"
+        size = len(body.encode())
+        if size > limit:
+            message = f"the output has {size} bytes, the limit is {limit}"
             outcomes.fail(self._moves, self._judge, stage, attempt, code="OUTPUT_TOO_LARGE", message=message, **facts)
         elif result.status == "waiting":
             outcomes.wait(self._moves, stage, attempt, body, **facts)
@@ -202,6 +218,16 @@ class _Desk:
             "digest": digest,
             "body": json.dumps(told),
         }
+
+
+def _first_answer(stage: StageRow, attempt: AttemptRow) -> StageState:
+    """Where the result took the stage when it first came, wherever the stage has gone since."""
+    if attempt.state == AttemptState.WAITING:
+        return StageState.WAITING
+    if attempt.state == AttemptState.SUCCEEDED:
+        return StageState.WAITING if (stage.approval or {}).get("when") == "after" else StageState.COMPLETED
+    decided = query("SELECT decision -> 'retry' = 'true' FROM pipelines_attempt WHERE id = %s", [attempt.id])
+    return StageState.RETRY_SCHEDULED if decided[0][0] else StageState.FAILED
 
 
 def save_logs(lines: Sequence[dict[str, Any]]) -> None:

@@ -115,7 +115,7 @@ STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
     "recover": {S.RUNNING: S.READY},
     "give_up_recovery": {S.RUNNING: S.FAILED},
     "doubt": {S.RUNNING: S.NEEDS_RECONCILIATION},
-    "fall_back": {S.READY: S.PENDING, S.RETRY_SCHEDULED: S.PENDING},
+    "fall_back": {S.READY: S.PENDING, S.RETRY_SCHEDULED: S.PENDING, S.WAITING: S.PENDING},  # before its work only
     # gates
     "approve_after": {S.WAITING: S.COMPLETED},
     "approve_before": {S.WAITING: S.READY},

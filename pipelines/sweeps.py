@@ -17,7 +17,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from pipelines import outcomes
 from pipelines.moves import AttemptRow, Moves
 from pipelines.sql import query
-from pipelines.states import RunStatus, StageState
+from pipelines.states import StageState
 
 log = structlog.get_logger(__name__)
 BATCH = 200
@@ -28,11 +28,11 @@ Step = Callable[[Moves, Sequence[uuid.UUID]], int]
 def sweep() -> dict[str, int]:
     """Runs every sweep once and says how many rows each one moved."""
     return {
+        "deadlines": enforce_deadlines(),  # first: nothing of a run that is over is handed out once more
         "leases": expire_leases(),
         "undelivered": return_undelivered(),
         "timeouts": time_out_attempts(),
         "gates": expire_gates(),
-        "deadlines": enforce_deadlines(),
         "stuck": move_on_stuck_runs(),
     }
 
@@ -107,15 +107,7 @@ def enforce_deadlines(limit: int = BATCH) -> int:
     """Unfinished runs past their deadline → failed, `deadline_exceeded`, for good; pauses and waits count."""
 
     def step(moves: Moves, run_ids: Sequence[uuid.UUID]) -> int:
-        late = [
-            run
-            for run in moves.runs.values()
-            if not run.is_terminal and run.deadline_at is not None and run.deadline_at <= moves.now
-        ]
-        for run in late:
-            message = f"not finished by {run.deadline_at:%Y-%m-%d %H:%M:%S} UTC"
-            moves.end_run(run, RunStatus.FAILED, code="deadline_exceeded", message=message, reason=message)
-        return len(late)
+        return moves.end_overdue()
 
     return _walk(
         "SELECT id, id, deadline_at FROM pipelines_run WHERE status NOT IN ('completed', 'failed', 'cancelled')"
