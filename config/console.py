@@ -13,6 +13,7 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import structlog
 from django.conf import settings
@@ -77,6 +78,10 @@ class Console:
         login = first_login.ensure(data_dir)
         # Every process from here on has connections of its own; this one needs none to watch them.
         connections.close_all()
+        samples = self._samples()
+        if samples:
+            # All processes must agree on which handlers this console runs.
+            os.environ["RECOURSE_HANDLERS"] = ",".join([*env.handlers, *samples.HANDLERS])
         for service in (web(listener, data_dir), workers(self.workers), beat()):
             supervisor.start(service)
         if not supervisor.wait_for(self._ready, seconds=READY_SECONDS):
@@ -84,8 +89,8 @@ class Console:
             return FAILED
         say(f"ready {self.url}")
         say(login)
-        if self.samples and importlib.util.find_spec("samples.up"):
-            self._start_samples(supervisor)
+        if samples:
+            self._start_samples(supervisor, samples)
         supervisor.run()
         return 0
 
@@ -106,13 +111,17 @@ class Console:
         finally:
             connection.close()
 
-    def _start_samples(self, supervisor: Supervisor) -> None:
+    def _samples(self) -> ModuleType | None:
+        wanted = self.samples and importlib.util.find_spec("samples.up")
+        return importlib.import_module("samples.up") if wanted else None
+
+    def _start_samples(self, supervisor: Supervisor, samples: ModuleType) -> None:
         seed = "import sys, django; django.setup(); from samples.up import seed; seed(sys.argv[1])"
         code = supervisor.run_once(Service("samples", [sys.executable, "-c", seed, self.url], {"PYTHONPATH": _path()}))
         if code != 0:
             log.error("the sample data could not be made; going on without the samples", code=code)
             return
-        for service in importlib.import_module("samples.up").services(self.url):
+        for service in samples.services(self.url):
             supervisor.start(service)
         connections.close_all()
 

@@ -2,6 +2,7 @@
 
 The samples add themselves by a module `samples.up`, used when it exists and `--no-samples` is not given, with
 
+- `HANDLERS`: entries that are added to RECOURSE_HANDLERS for all processes of this `up`;
 - `seed(base_url: str) -> None`: called once after `ready`, in a process of its own with Django set up. Makes what the
   samples need (workspace, keys in files of the data directory …); must be a no-op when everything is there already;
 - `services(base_url: str) -> list[Service]`: called after `seed` has ended well, in the supervisor. The processes to
@@ -206,7 +207,7 @@ class _Child:
 
 
 class _Guardian:
-    """The other end of `config/guardian.py`, which is told of every group and ends them all when this process is gone."""
+    """The other end of `config/guardian.py`: told of every group, it ends them all when this process is gone."""
 
     def __init__(self, kept_open: tuple[int, ...]) -> None:
         self.kept_open = kept_open
