@@ -86,6 +86,16 @@ SECURE_REFERRER_POLICY = "same-origin"
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.trust_proxy else None
 X_FRAME_OPTIONS = "DENY"
 
+REST_FRAMEWORK = {
+    "EXCEPTION_HANDLER": "config.api.handle_error",
+    "DEFAULT_PARSER_CLASSES": ["config.api.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [],
+    "DEFAULT_PERMISSION_CLASSES": [],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "UNAUTHENTICATED_USER": None,
+}
+
 # The widest body of any route; routes with a smaller limit of their own refuse earlier.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024
 

@@ -1,7 +1,7 @@
 """The URL map: one line per area, in the order in which a newcomer meets them."""
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
 from config import health
 
@@ -10,4 +10,12 @@ urlpatterns = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("metrics", health.metrics_text),
+    path("", include("pipelines.api")),
+    path("", include("pipelines.worker_api")),
+    path("", include("approvals.api")),
 ]
+
+handler400 = "config.api.bad_request"
+handler403 = "config.api.forbidden"
+handler404 = "config.api.not_found"
+handler500 = "config.api.server_error"

@@ -140,7 +140,7 @@ class _Ear:
             except psycopg.Error as error:
                 log.warning("listen.lost", error=str(error).strip())
                 self._owner.wake()
-                self._stopping.wait(pause * random.uniform(0.5, 1.0))
+                self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, LONGEST_PAUSE)
 
     def _hear(self, ear: psycopg.Connection) -> None:

@@ -1,0 +1,118 @@
+"""Who calls: an application by its key, a worker by its session on top of it. One query each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from pipelines import keys
+from pipelines.access import Actor
+from pipelines.creation import Place
+from pipelines.errors import Refusal
+from pipelines.keys import KeyHolder
+from pipelines.leases import Holder
+from pipelines.models import KeyScope
+from pipelines.sql import execute, query
+from pipelines.states import SessionState
+
+SEEN_SECONDS = 5  # how often a call is written down as a sign of life
+NO_KEY = "this needs the X-API-Key header with a live key"
+NO_SESSION = "this needs the X-Worker-Session header with a session of this application; bootstrap anew"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCaller:
+    """A worker's session together with the application it works for."""
+
+    key: KeyHolder
+    holder: Holder
+    handlers: list[str]
+
+
+def application_caller(request: HttpRequest) -> KeyHolder:
+    """The application whose key came along. 401 without a live key, 403 for a key of scope `runtime` (P9)."""
+    secret = request.META.get("HTTP_X_API_KEY")
+    key = keys.find_key(secret) if secret else None
+    if key is None:
+        raise Refusal("unauthorized", NO_KEY)
+    _refuse_runtime(key)
+    return key
+
+
+def worker_caller(request: HttpRequest) -> WorkerCaller:
+    """The worker whose key and session came along; the call counts as its heartbeat.
+
+    401 for a session that is unknown, revoked, or of another application or environment.
+    """
+    secret, token = request.META.get("HTTP_X_API_KEY"), request.META.get("HTTP_X_WORKER_SESSION")
+    if not secret:
+        raise Refusal("unauthorized", NO_KEY)
+    rows = query(
+        "SELECT k.id, k.scope, a.id, a.name, e.id, e.slug, a.workspace_id, w.id, w.worker_name, w.state, w.handlers,"
+        " w.application_id = a.id AND w.environment_id = e.id,"
+        " w.last_seen_at < recourse_now() - make_interval(secs => %s)"
+        " FROM pipelines_apikey k JOIN pipelines_application a ON a.id = k.application_id"
+        " JOIN pipelines_environment e ON e.id = k.environment_id"
+        " LEFT JOIN pipelines_workersession w ON w.digest = %s"
+        " WHERE k.digest = %s AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > recourse_now())",
+        [SEEN_SECONDS, keys.digest(token or ""), keys.digest(secret)],
+    )
+    if not rows:
+        raise Refusal("unauthorized", NO_KEY)
+    key = KeyHolder(*rows[0][:7])
+    _refuse_runtime(key)
+    session_id, worker, state, handlers, is_own, seen_long_ago = rows[0][7:]
+    if session_id is None or not is_own or state == SessionState.REVOKED:
+        raise Refusal("unauthorized", NO_SESSION)
+    if seen_long_ago:
+        execute("UPDATE pipelines_workersession SET last_seen_at = recourse_now() WHERE id = %s", [session_id])
+    holder = Holder(session_id, key.application_id, key.environment_id, worker, state == SessionState.DRAINING)
+    return WorkerCaller(key, holder, handlers)
+
+
+def actor_of(key: KeyHolder) -> Actor:
+    """The application as the one who acts."""
+    return Actor(
+        name=key.application_name,
+        workspace_id=key.workspace_id,
+        channel="application",
+        application_id=key.application_id,
+        environment_id=key.environment_id,
+    )
+
+
+def place_of(key: KeyHolder, environment: str | None = None) -> Place:
+    """Where the key's runs belong. Naming another environment is refused with `recovery_environment_mismatch`."""
+    if environment is not None and environment != key.environment_slug:
+        raise Refusal(
+            "recovery_environment_mismatch",
+            f"this key works in {key.environment_slug!r}; {environment!r} needs a key of its own",
+        )
+    return Place(key.workspace_id, key.application_id, key.environment_id, key.environment_slug)
+
+
+class ApiKeyAuthentication(BaseAuthentication):
+    """For DRF's own views: `request.auth` is the application as an `Actor`. Without the header it has no opinion."""
+
+    def authenticate(self, request: Request) -> tuple[Any, Actor] | None:
+        if "HTTP_X_API_KEY" not in request.META:
+            return None
+        try:
+            return None, actor_of(application_caller(request))
+        except Refusal as refusal:
+            if refusal.status == 401:
+                raise AuthenticationFailed(refusal.detail) from refusal
+            raise
+
+    def authenticate_header(self, request: Request) -> str:
+        return "ApiKey"
+
+
+def _refuse_runtime(key: KeyHolder) -> None:
+    if key.scope == KeyScope.RUNTIME:
+        raise Refusal("permission_denied", "a key of scope runtime serves only the runtime checkpoint routes")

@@ -1,0 +1,449 @@
+"""The wire shapes of the application API (contract §2): the one home of its field names, limits and defaults.
+
+Declared names are the engine's, the wire's are camelCase. Requests first, answers (for OpenAPI only) below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from pipelines.bodies import MIB
+from pipelines.models import GateMoment
+from pipelines.models.runs import EffectMode
+from pipelines.shapes import (
+    AnyJson,
+    Flag,
+    Identifier,
+    JsonObject,
+    ListOf,
+    Moment,
+    Number,
+    OneOf,
+    Problems,
+    Shape,
+    Text,
+    Whole,
+)
+from pipelines.states import RunStatus, StageState
+
+NAME = 255
+HANDLER = 300
+INPUT_BYTES = 256 * 1024
+LARGEST_OUTPUT = 16 * MIB
+MOST_STAGES = 100
+MOST_PAIRS = 100
+MOST_RESULTS = 200
+MOST_JOBS = 200
+LONGEST_WAIT = 30
+KEY = 200
+TEN_YEARS = 10 * 366 * 24 * 3600
+BACKOFFS = ("fixed", "linear", "exponential")
+
+
+class Camel(Shape):
+    """A shape of the application API."""
+
+    camel = True
+
+
+class Options(Shape):
+    """How a stage is retried, bounded and recovered. All intervals are seconds; 0 stands for none (P32, P33)."""
+
+    max_retries = Whole(min_value=0, max_value=10_000, required=False)
+    retry_interval = Number(min_value=0, max_value=TEN_YEARS, required=False)
+    retry_on_error_codes = ListOf(child=Text(max_length=100), max_length=100, required=False)
+    backoff = OneOf(BACKOFFS, required=False)
+    max_retry_interval = Number(min_value=0, max_value=TEN_YEARS, required=False)
+    jitter = Flag(required=False)
+    timeout = Number(min_value=0, max_value=TEN_YEARS, required=False)
+    max_recoveries = Whole(min_value=0, max_value=10_000, required=False)
+    max_output_bytes = Whole(min_value=1, max_value=LARGEST_OUTPUT, required=False)
+
+
+class CamelOptions(Options):
+    camel = True
+    spelling = {"timeout": "timeOut"}
+
+
+class Approval(Camel):
+    """A gate of the stage, before or after its work."""
+
+    later = ("approver_role", "count", "require_person")
+    spelling = {"expires_in": "expiresInSeconds"}
+
+    when = OneOf(GateMoment.values)
+    expires_in = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+
+
+class StageIntent(Camel):
+    """One stage of an inline list. `input` is kept byte for byte (P16)."""
+
+    later = ("recipients",)
+    spelling = {"name": "stageName", "handler": "stageHandlerName"}
+
+    name = Text(max_length=NAME, control=False)
+    handler = Text(max_length=HANDLER, control=False)
+    input = Text(blank=True, max_bytes=INPUT_BYTES, required=False)
+    description = Text(blank=True, max_length=10_000, required=False)
+    depends_on = ListOf(child=Text(max_length=NAME), max_length=MOST_STAGES, required=False)
+    run_next_if_failed = Flag(required=False)
+    mode = OneOf(["execute"], later=["import"], required=False)
+    effect_mode = OneOf(EffectMode.values, required=False)
+    effect_protocol = OneOf(["none"], later=["intent"], required=False)
+    approval = Approval(required=False)
+    options = CamelOptions(required=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        # their one accepted word is the default: the engine does not know them yet
+        clean.pop("mode", None)
+        clean.pop("effect_protocol", None)
+        return []
+
+
+class ContextItem(Camel):
+    """A business identifier that travels with the run. A sensitive value is never shown again."""
+
+    key = Text(max_length=NAME, control=False)
+    value = Text(blank=True, max_length=10_000)
+    is_sensitive = Flag(default=False)
+
+
+class Keyword(Camel):
+    key = Text(max_length=NAME, control=False)
+    value = Text(blank=True, max_length=NAME)
+
+
+class RunIntent(Camel):
+    """What is to be run: inline `stages`, or a managed `pipeline` with `input`."""
+
+    later = ("limits",)
+
+    name = Text(max_length=NAME, control=False, required=False)
+    stages = ListOf(child=StageIntent(), min_length=1, max_length=MOST_STAGES, required=False)
+    pipeline = Text(max_length=100, required=False)
+    input = JsonObject(max_bytes=INPUT_BYTES, exact=True, required=False)
+    environment = Text(max_length=100, required=False)
+    context_items = ListOf(child=ContextItem(), max_length=MOST_PAIRS, default=())
+    keywords = ListOf(child=Keyword(), max_length=MOST_PAIRS, default=())
+    trace_id = Text(blank=True, max_length=255, required=False)
+    traceparent = Text(blank=True, max_length=255, required=False)
+    tracestate = Text(blank=True, max_length=512, required=False)
+    deadline_seconds = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        if "pipeline" in clean:
+            return [("stages", "give stages or a pipeline, not both")] if "stages" in clean else []
+        missing = [(name, "this field is required") for name in ("name", "stages") if name not in clean]
+        if "input" in clean:
+            missing.append(("input", "input belongs to a managed pipeline; an inline stage has its own"))
+        return missing
+
+
+class IdempotentRunIntent(RunIntent):
+    """As `RunIntent`, under the caller's own key for the business operation (P11)."""
+
+    idempotency_key = Text(max_length=KEY, trim=True, control=False)
+
+
+class Lookup(Camel):
+    idempotency_key = Text(max_length=KEY, trim=True, control=False)
+
+
+class Reason(Camel):
+    reason = Text(blank=True, max_length=10_000, default="")
+
+
+class GateAnswer(Camel):
+    """The owning application's decision on a waiting stage. Nothing but a true boolean approves (F135)."""
+
+    approved = Flag()
+    rejection_reason = Text(blank=True, max_length=10_000, required=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        if clean["approved"] and clean.get("rejection_reason"):
+            return [("rejectionReason", "an approval has no rejection reason")]
+        return []
+
+
+# workers
+
+
+class Registration(Camel):
+    worker_name = Text(max_length=NAME, control=False)
+    supported_handlers = ListOf(child=Text(max_length=HANDLER, control=False), min_length=1, max_length=1_000)
+    instance_id = Text(blank=True, max_length=255, default="")
+    worker_version = Text(blank=True, max_length=100, default="")
+    sdk_version = Text(blank=True, max_length=100, default="")
+    host_name = Text(blank=True, max_length=255, default="")
+    pid = Whole(min_value=0, max_value=2**31 - 1, required=False)
+    metadata = JsonObject(max_bytes=16 * 1024, default=dict)
+
+
+class Nothing(Camel):
+    """An empty object."""
+
+
+class Pull(Camel):
+    handlers = ListOf(child=Text(max_length=HANDLER), min_length=1, max_length=1_000, required=False)
+    max_jobs = Whole(min_value=1, max_value=MOST_JOBS, default=1)
+    wait_seconds = Number(min_value=0, max_value=LONGEST_WAIT, default=0)
+    acquire = Flag(default=False)
+
+
+class OfAttempt(Camel):
+    execution_id = Identifier()
+
+
+class Release(OfAttempt):
+    later = ("checkpoint",)
+
+
+class LeaseOf(OfAttempt):
+    stage_id = Identifier()
+
+
+class Renewal(Camel):
+    leases = ListOf(child=LeaseOf(), max_length=1_000)
+
+
+class LogEntry(Camel):
+    spelling = {"fields_": "fields"}  # the bare name is DRF's own
+
+    at = Moment(required=False)
+    level = Text(max_length=20, control=False)
+    message = Text(blank=True, max_length=64 * 1024)
+    fields_ = JsonObject(max_bytes=64 * 1024, required=False, source="fields")
+
+
+class StageResult(OfAttempt):
+    """What a worker reports of one attempt (P52). An output that is too large is taken, and fails the stage."""
+
+    later = ("effects", "checkpoint")
+
+    attempt = Whole(min_value=1, max_value=2**31 - 1)
+    request_digest = Text(max_length=64, required=False)
+    status = OneOf(["succeeded", "failed", "waiting"])
+    output = AnyJson(required=False)
+    error_code = Text(blank=True, max_length=100, default="")
+    error_message = Text(blank=True, max_length=64 * 1024, default="")
+    traceback = Text(blank=True, max_length=4 * MIB, default="")
+    retryable = Flag(required=False)
+    context_items = ListOf(child=ContextItem(), max_length=1_000, default=list)
+    logs = ListOf(child=LogEntry(), max_length=10_000, default=list)
+    usage = JsonObject(max_bytes=16 * 1024, required=False)
+
+
+class OneOfManyResults(StageResult):
+    stage_id = Identifier()
+
+
+class Results(Camel):
+    """Items are checked one by one, so that one bad item spoils no other."""
+
+    results = ListOf(child=AnyJson(), min_length=1, max_length=MOST_RESULTS)
+
+
+class Acknowledgement(Camel):
+    delivery_id = Text(max_length=100)
+
+
+class Progress(OfAttempt):
+    percent = Number(min_value=0, max_value=100, required=False)
+    message = Text(blank=True, max_length=1_000, default="")
+
+
+class LogLines(OfAttempt):
+    lines = ListOf(child=LogEntry(), min_length=1, max_length=1_000)
+
+
+# answers
+
+
+class StageView(Camel):
+    id = Identifier()
+    pipeline_id = Identifier()
+    stage_name = Text()
+    stage_handler_name = Text()
+    status = OneOf(StageState.values)
+    epoch = Whole(min_value=1, max_value=2**31)
+    attempt = Whole(min_value=0, max_value=2**31)
+    retry_attempt = Whole(min_value=0, max_value=2**31)
+    recovery_count = Whole(min_value=0, max_value=2**31)
+    next_retry_at = Moment(allow_null=True)
+    started_at = Moment(allow_null=True)
+    finished_at = Moment(allow_null=True)
+    input = Text(allow_null=True)
+    output = AnyJson(allow_null=True)
+    last_error_code = Text(allow_null=True)
+    last_error_message = Text(allow_null=True)
+    failure_disposition = Text(allow_null=True)
+    depends_on = ListOf(child=Text())
+    options = CamelOptions()
+    effect_mode = OneOf(EffectMode.values)
+    request_digest = Text(allow_null=True)
+    is_terminal = Flag()
+
+
+class Failure(Camel):
+    code = Text()
+    message = Text()
+    stage_id = Identifier(allow_null=True)
+
+
+class PipelineView(Camel):
+    id = Identifier()
+    name = Text()
+    status = OneOf(RunStatus.values)
+    is_terminal = Flag()
+    application_id = Identifier()
+    environment = Text()
+    release_id = Identifier()
+    idempotency_key = Text(allow_null=True)
+    trace_id = Text(allow_null=True)
+    created_at = Moment()
+    started_at = Moment(allow_null=True)
+    finished_at = Moment(allow_null=True)
+    deadline_at = Moment(allow_null=True)
+    failure = Failure(required=False)
+    context_items = ListOf(child=ContextItem())
+    keywords = ListOf(child=Keyword())
+    stages = ListOf(child=StageView())
+
+
+class Creation(Camel):
+    created = Flag()
+    was_existing = Flag()
+    pipeline = PipelineView()
+
+
+class StillOutside(Camel):
+    stage_id = Identifier()
+    attempt = Whole(min_value=0, max_value=2**31)
+    kind = Text()
+    detail = Text()
+
+
+class Cancellation(Camel):
+    pipeline = PipelineView()
+    reconciliation = ListOf(child=StillOutside())
+
+
+class GateOutcome(Camel):
+    stage_id = Identifier()
+    status = OneOf(StageState.values)
+    approved = Flag()
+    rejection_reason = Text(allow_null=True)
+
+
+class ApplicationName(Camel):
+    id = Identifier()
+    name = Text()
+
+
+class Session(Camel):
+    worker_id = Identifier()
+    session_token = Text()
+    application = ApplicationName()
+    lease_seconds = Whole(min_value=1, max_value=3600)
+    renew_seconds = Whole(min_value=1, max_value=3600)
+    visibility_seconds = Whole(min_value=1, max_value=3600)
+
+
+class Command(Camel):
+    command = OneOf(["pause", "cancel", "drain"])
+    stage_id = Identifier(required=False)
+    execution_id = Identifier(required=False)
+
+
+class Commands(Camel):
+    commands = ListOf(child=Command())
+
+
+class LeaseView(Commands):
+    acquired = Flag()
+    attempt = Whole(min_value=1, max_value=2**31, allow_null=True)
+    lease_expires_at = Moment(allow_null=True)
+    reason = Text(allow_null=True)
+
+
+class RenewedLease(LeaseView):
+    stage_id = Identifier()
+    execution_id = Identifier()
+
+
+class RenewedLeases(Camel):
+    leases = ListOf(child=RenewedLease())
+
+
+class JobView(Camel):
+    delivery_id = Identifier()
+    stage_id = Identifier()
+    stage_name = Text()
+    stage_handler_name = Text()
+    pipeline_id = Identifier()
+    pipeline_name = Text()
+    execution_id = Identifier()
+    attempt = Whole(min_value=1, max_value=2**31)
+    epoch = Whole(min_value=1, max_value=2**31)
+    request_digest = Text()
+    input = Text(allow_null=True)
+    dependencies = serializers.DictField(child=AnyJson(allow_null=True))
+    context_items = ListOf(child=ContextItem())
+    timeout_seconds = Number(min_value=0, max_value=TEN_YEARS, allow_null=True)
+    effect_mode = OneOf(EffectMode.values)
+    effect_protocol = OneOf(["none"])
+    idempotency_key = Text()
+    deadline_at = Moment(allow_null=True)
+    traceparent = Text(allow_null=True)
+    lease = LeaseView(required=False)
+
+
+class Jobs(Camel):
+    jobs = ListOf(child=JobView())
+
+
+class StageStatus(Camel):
+    stage_id = Identifier()
+    status = OneOf(StageState.values)
+
+
+class Accepted(Camel):
+    accepted = Flag()
+    stage_status = OneOf(StageState.values)
+
+
+class ResultReceipt(Camel):
+    stage_id = Text(allow_null=True)
+    execution_id = Text(allow_null=True)
+    accepted = Flag()
+    stage_status = OneOf(StageState.values, required=False)
+    code = Text(required=False)
+    detail = Text(required=False)
+
+
+class ResultReceipts(Camel):
+    results = ListOf(child=ResultReceipt())
+
+
+class Acknowledged(Camel):
+    delivery_id = Identifier()
+
+
+class Noted(Camel):
+    accepted = Flag()
+
+
+class Problem(Shape):
+    """Every error: application/problem+json (RFC 9457)."""
+
+    type = Text()
+    title = Text()
+    status = Whole(min_value=400, max_value=599)
+    detail = Text()
+    code = Text()
+    errors = serializers.DictField(child=serializers.ListField(child=serializers.CharField()), required=False)
