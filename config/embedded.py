@@ -24,7 +24,6 @@ import importlib.util
 import os
 import pwd
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 USER = "postgres"
 DATABASE = "recourse"
@@ -61,6 +61,9 @@ SERVER_OPTIONS = {
 # For databases that a test session throws away.
 THROWAWAY_OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
+# Keepers that this process started and others still need: referenced, or Python would warn of a forgotten process.
+_LEFT_TO_OTHERS: list[subprocess.Popen[bytes]] = []
+
 
 class EmbeddedDatabaseError(Exception):
     """The embedded database could not be started; the message is one for the operator."""
@@ -74,6 +77,22 @@ class Attachment:
     lock: int
     keeper: subprocess.Popen[bytes] | None
 
+    def ensure_keeper(self, command: list[str]) -> None:
+        """Start a keeper unless one is at work or on its way. Raises EmbeddedDatabaseError when ours has given up."""
+        if _kept(self.data_dir) or (self.keeper is not None and self.keeper.poll() is None):
+            return
+        if self.keeper is not None and self.keeper.returncode != 0:
+            raise EmbeddedDatabaseError("its keeper gave up")
+        # A process group of its own: what is typed at a command's terminal is not meant for the database.
+        self.keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+
     def release(self) -> None:
         """Let go of the database; when nobody else needs it, wait until it has stopped. A second call is a no-op."""
         if self.lock < 0:
@@ -82,10 +101,12 @@ class Attachment:
         try:
             fcntl.flock(lock, fcntl.LOCK_UN)
             if _others_use(lock):
+                if self.keeper is not None:
+                    _LEFT_TO_OTHERS.append(self.keeper)
                 return
             deadline = time.monotonic() + STOP_SECONDS
             with suppress(TimeoutError):
-                _lock(self.data_dir / "pg.keeper.lock", fcntl.LOCK_SH, deadline)
+                os.close(_lock(self.data_dir / "pg.keeper.lock", fcntl.LOCK_SH, deadline))
             if self.keeper is not None:
                 with suppress(subprocess.TimeoutExpired):
                     self.keeper.wait(max(0.1, deadline - time.monotonic()))
@@ -101,16 +122,8 @@ def attach(data_dir: Path, *, throwaway: bool = False) -> Attachment:
     """
     attachment = hold(data_dir)
     try:
-        if not _answers(data_dir):
-            attachment.keeper = subprocess.Popen(
-                keeper_command(data_dir, throwaway=throwaway),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",
-            )
-        wait_until_ready(data_dir, attachment.keeper)
+        command = keeper_command(data_dir, throwaway=throwaway)
+        wait_until_ready(data_dir, lambda: attachment.ensure_keeper(command))
     except BaseException:
         attachment.release()
         raise
@@ -125,26 +138,27 @@ def hold(data_dir: Path) -> Attachment:
     return Attachment(data_dir, lock, None)
 
 
-def wait_until_ready(data_dir: Path, keeper: subprocess.Popen[bytes] | None = None) -> None:
+def wait_until_ready(data_dir: Path, ensure: Callable[[], None] = lambda: None) -> None:
     """Return once the database `recourse` takes connections; it is made here when the cluster is new.
 
-    Raises EmbeddedDatabaseError after START_SECONDS, or at once when `keeper` has given up.
+    `ensure` is called before every look; it may start what is missing, or raise EmbeddedDatabaseError to give up.
+    Raises EmbeddedDatabaseError, with the end of the server's log, then and after START_SECONDS.
     """
     import psycopg
 
     deadline = time.monotonic() + START_SECONDS
-    where = {"host": str(socket_directory(data_dir)), "port": PORT, "user": USER, "connect_timeout": 5}
+    where: dict[str, Any] = {"host": str(socket_directory(data_dir)), "port": PORT, "user": USER, "connect_timeout": 5}
     while True:
         try:
+            ensure()
             with psycopg.connect(dbname="postgres", autocommit=True, **where) as connection:
                 found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
                 if not found:
                     with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
                         connection.execute(f"CREATE DATABASE {DATABASE}")
                 return
-        except psycopg.OperationalError as error:
-            gave_up = keeper is not None and keeper.poll() is not None and not _kept(data_dir)
-            if gave_up or time.monotonic() > deadline:
+        except (psycopg.OperationalError, EmbeddedDatabaseError) as error:
+            if isinstance(error, EmbeddedDatabaseError) or time.monotonic() > deadline:
                 sentence = f"The embedded database in {data_dir / 'pg'} did not start. Its log ends with:"
                 raise EmbeddedDatabaseError(f"{sentence}\n{_log_tail(data_dir)}") from error
             time.sleep(0.03)
@@ -385,15 +399,6 @@ def _kept(data_dir: Path) -> bool:
         return not _try_lock(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
-
-
-def _answers(data_dir: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(socket_directory(data_dir) / f".s.PGSQL.{PORT}"))
-        except OSError:
-            return False
-    return True
 
 
 def _account(data_dir: Path) -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import structlog
 from django.conf import settings
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
@@ -13,6 +14,8 @@ from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from config import metrics
+
+log = structlog.get_logger("health")
 
 BROKER_SECONDS = 2.0
 
@@ -28,6 +31,8 @@ def readyz(request: HttpRequest) -> HttpResponse:
     """200 when the database, its migrations and the broker are there; else 503, naming what is not and why."""
     checks = {name: _outcome(check) for name, check in CHECKS.items()}
     ready = all(outcome == "ok" for outcome in checks.values())
+    if not ready:
+        log.warning("not ready", **checks)
     return JsonResponse({"status": "ready" if ready else "not ready", "checks": checks}, status=200 if ready else 503)
 
 

@@ -36,7 +36,7 @@ def render() -> bytes:
     """All metrics in Prometheus' text form."""
     registry = CollectorRegistry()
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        MultiProcessCollector(registry)
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     else:
         registry.register(_Own())
     ProcessCollector(registry=registry)
