@@ -33,6 +33,7 @@ def problem(
     status: int,
     code: str,
     detail: str,
+    *,
     errors: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
@@ -59,11 +60,11 @@ def handle_error(error: Exception, context: Mapping[str, Any]) -> HttpResponse |
             headers["WWW-Authenticate"] = "ApiKey"
         if error.status == 405:
             headers["Allow"] = ", ".join(context["view"].allowed_methods)
-        return problem(error.status, error.code, error.detail, error.errors, error.extra, headers)
+        return problem(error.status, error.code, error.detail, errors=error.errors, extra=error.extra, headers=headers)
     if isinstance(error, exceptions.ValidationError):
         errors = flat(error.detail)
         path, messages = next(iter(errors.items()))
-        return problem(400, "validation_error", f"{path}: {messages[0]}" if path else messages[0], errors)
+        return problem(400, "validation_error", f"{path}: {messages[0]}" if path else messages[0], errors=errors)
     if isinstance(error, exceptions.APIException):
         status = error.status_code
         headers = {}

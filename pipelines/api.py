@@ -87,7 +87,7 @@ urlpatterns = [
 
 
 def _intent(body: dict[str, Any]) -> Intent:
-    trace = {name: body[name] for name in ("trace_id", "traceparent", "tracestate") if name in body}
+    trace: dict[str, str] = {name: body[name] for name in ("trace_id", "traceparent", "tracestate") if name in body}
     return Intent(
         name=body.get("name"),
         stages=body.get("stages", ()),

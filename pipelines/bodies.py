@@ -1,4 +1,4 @@
-"""Reads the JSON body of a request, strictly: bounded in size and depth, no NaN, whatever is wrong is a typed refusal."""
+"""Reads the JSON body of a request, strictly: bounded in size and depth, no NaN, what is wrong is a typed refusal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Unsupported(Refusal):
 def read_body(request: HttpRequest, max_bytes: int) -> Any:
     """The body's JSON value; an empty body is an empty object.
 
-    Refused: 413 above `max_bytes`, told by Content-Length or met while reading; 415 for another media type; 400 for what
-    is not JSON.
+    Refused: 413 above `max_bytes`, told by Content-Length or met while reading; 415 for another media type; 400 for
+    what is not JSON.
     """
     raw = _read(request, max_bytes)
     if not raw:

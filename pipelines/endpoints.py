@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
-from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from pipelines.authentication import ApiKeyAuthentication, application_caller, worker_caller
@@ -37,14 +36,14 @@ class Endpoint(APIView):
     most_bytes: ClassVar[int] = MIB
     outage_code: ClassVar[str] = "unavailable"
 
-    def dispatch(self, request: HttpRequest, *args: Any, **names: str) -> HttpResponse:  # type: ignore[override]
+    def dispatch(self, request: HttpRequest, *args: Any, **names: str) -> HttpResponse:
         try:
             return self._answer(request, names)
         except Exception as error:
-            answer = api_settings.EXCEPTION_HANDLER(error, {"view": self, "request": request})
-            if answer is None:
+            answered = self.get_exception_handler()(error, {"view": self, "request": request})
+            if answered is None:
                 raise
-            return answer
+            return answered
 
     def authenticate(self, request: HttpRequest) -> tuple[Any, uuid.UUID, uuid.UUID]:
         """Who calls, and the application and environment whose things they may see."""

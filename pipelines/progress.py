@@ -19,7 +19,7 @@ _LIVE = (
 def note_progress(
     holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID, *, percent: float | None, message: str
 ) -> None:
-    """Keeps the latest word only. Refused: `stale_execution` when the session does not hold the attempt's live lease."""
+    """Keeps the latest word only. Refused: `stale_execution` unless the session holds the attempt's live lease."""
     written = query(
         "INSERT INTO pipelines_attemptprogress (attempt_id, percent, message, at)"
         f" SELECT a.id, %(percent)s, %(message)s, recourse_now(){_LIVE}"
@@ -36,7 +36,7 @@ def add_log_lines(
 ) -> None:
     """Adds lines `{at?, level, message, fields?}` to the attempt, all or none; refused as `note_progress`."""
     written = query(
-        f"WITH live AS MATERIALIZED (SELECT a.id{_LIVE})"
+        f"WITH live AS MATERIALIZED (SELECT a.id{_LIVE})"  # noqa: S608
         " INSERT INTO pipelines_logline (attempt_id, at, level, message, fields)"
         " SELECT live.id, coalesce(r.at, recourse_now()), r.level, r.message, coalesce(r.fields, '{}')"
         " FROM live, json_to_recordset(%(lines)s::json) AS r(at timestamptz, level text, message text, fields jsonb)"

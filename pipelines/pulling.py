@@ -42,7 +42,7 @@ def pull(
         return jobs
     try:
         with listener.subscribed(queues, limit=settings.RECOURSE_WAITING_PULLS) as waiter:
-            return _wait(waiter, holder, queues, limit, acquire, time.monotonic() + seconds, gone)
+            return _wait(waiter, lambda: claim(holder, queues, limit=limit, acquire=acquire), queues, seconds, gone)
     except Full:
         raise Busy from None
 
@@ -57,11 +57,11 @@ def hung_up(socket: Any) -> Gone:
 
 
 def _wait(
-    waiter: Waiter, holder: Holder, queues: Sequence[Queue], limit: int, acquire: bool, ends: float, gone: Gone
+    waiter: Waiter, look: Callable[[], list[Job]], queues: Sequence[Queue], seconds: float, gone: Gone
 ) -> list[Job]:
-    missed = 0
+    ends, missed = time.monotonic() + seconds, 0
     while not listener.closing and not gone():
-        jobs = claim(holder, queues, limit=limit, acquire=acquire)
+        jobs = look()
         left = ends - time.monotonic()
         if jobs or left <= 0:
             return jobs

@@ -126,8 +126,8 @@ class RunIntent(Camel):
     pipeline = Text(max_length=100, required=False)
     input = JsonObject(max_bytes=INPUT_BYTES, exact=True, required=False)
     environment = Text(max_length=100, required=False)
-    context_items = ListOf(child=ContextItem(), max_length=MOST_PAIRS, default=())
-    keywords = ListOf(child=Keyword(), max_length=MOST_PAIRS, default=())
+    context_items = ListOf(child=ContextItem(), max_length=MOST_PAIRS, default=list)
+    keywords = ListOf(child=Keyword(), max_length=MOST_PAIRS, default=list)
     trace_id = Text(blank=True, max_length=255, required=False)
     traceparent = Text(blank=True, max_length=255, required=False)
     tracestate = Text(blank=True, max_length=512, required=False)
@@ -441,9 +441,13 @@ class Noted(Camel):
 class Problem(Shape):
     """Every error: application/problem+json (RFC 9457)."""
 
+    spelling = {"errors_": "errors"}  # the bare name is DRF's own
+
     type = Text()
     title = Text()
     status = Whole(min_value=400, max_value=599)
     detail = Text()
     code = Text()
-    errors = serializers.DictField(child=serializers.ListField(child=serializers.CharField()), required=False)
+    errors_ = serializers.DictField(
+        child=serializers.ListField(child=serializers.CharField()), required=False, source="errors"
+    )

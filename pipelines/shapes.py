@@ -269,7 +269,7 @@ class Shape(serializers.Serializer[Any]):
         """For DRF's own views: the same check, the same messages."""
         clean = self.checker()({} if data is empty else data)
         if type(clean) is Wrong:
-            raise serializers.ValidationError(by_path(clean))  # type: ignore[arg-type]
+            raise serializers.ValidationError(by_path(clean))
         return clean
 
 

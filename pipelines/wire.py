@@ -1,4 +1,4 @@
-"""Runs and jobs in the words of the wire (contract §2), for whoever carries them: the API and the console's executor."""
+"""Runs and jobs in the words of the wire (contract §2), for the API and the console's executor."""
 
 from __future__ import annotations
 

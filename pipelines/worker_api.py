@@ -209,7 +209,7 @@ class ReportResults(WorkerEndpoint):
 
 
 class Acknowledge(WorkerEndpoint):
-    """Confirms a delivery. A redelivery is a new attempt with a delivery of its own, so nothing more hangs on it (P53)."""
+    """Confirms a delivery; nothing more hangs on it, because a redelivery is a new attempt (P53)."""
 
     body = Acknowledgement
 
