@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from recourse import Registry, StageContext, Worker, clock
+from recourse import Job, Registry, StageContext, Worker, clock
+from recourse.context import Control
+from recourse.worker.leases import Held
 
 from tests.sdk.conftest import eventually
 from tests.sdk.protocol_server import ProtocolServer
@@ -223,3 +226,43 @@ def test_a_job_lost_while_it_waited_for_a_thread_is_never_started(
     waiting = second if ran[0][0] == first.id else first
     assert (waiting.id, 1) not in ran
     assert (waiting.id, 2) in ran
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(1_800_000_000 + seconds, UTC).isoformat()
+
+
+def held_until(local: float, server: float) -> Held:
+    job = Job({"stageId": "s", "executionId": "e", "attempt": 1, "lease": {"leaseExpiresAt": at(server)}})
+    held = Held(job, Control(), renew_at=0.0)
+    held.control.owned_until = local
+    return held
+
+
+def test_an_answered_renewal_extends_from_the_moment_it_was_sent() -> None:
+    """F03."""
+    held = held_until(local=60.0, server=60.0)
+    assert held.extend(at(82.0), sent_at=20.0, seconds=59.0)
+    assert held.control.owned_until == 79.0
+
+
+def test_after_an_unanswered_renewal_a_lease_extends_by_no_more_than_its_end_moved() -> None:
+    """F03: the later end may be the unanswered one's work, granted long before this request was sent."""
+    held = held_until(local=60.0, server=60.0)
+    held.all_answered = False
+    assert held.extend(at(65.0), sent_at=40.0, seconds=59.0)
+    assert held.control.owned_until == 65.0
+
+
+@pytest.mark.parametrize("end", [60.0, 59.0])
+def test_an_end_that_has_not_moved_forward_extends_nothing(end: float) -> None:
+    """F03, both sides of the limit: see the next one."""
+    held = held_until(local=60.0, server=60.0)
+    assert not held.extend(at(end), sent_at=40.0, seconds=59.0)
+    assert held.control.owned_until == 60.0
+
+
+def test_the_smallest_step_of_the_end_is_an_extension() -> None:
+    held = held_until(local=60.0, server=60.0)
+    assert held.extend(at(60.001), sent_at=40.0, seconds=59.0)
+    assert held.control.owned_until == 99.0
