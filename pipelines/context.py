@@ -16,6 +16,7 @@ from django.conf import settings
 from pipelines.sql import execute, query, recordset
 
 REDACTED = "[REDACTED]"
+SEARCHED_CHARACTERS = 100_000  # of a run; a tsvector holds one MiB at most, and refuses the whole text above it
 
 
 def rows(run_id: uuid.UUID, items: Sequence[Mapping[str, Any]], attempt: uuid.UUID | None) -> list[dict[str, Any]]:
@@ -54,20 +55,20 @@ def index(run_ids: Collection[uuid.UUID]) -> None:
         return
     execute(
         "INSERT INTO pipelines_runsearch (run_id, words)"
-        " SELECT r.id, to_tsvector('simple', translate(concat_ws(' ', r.name,"
+        " SELECT r.id, to_tsvector('simple', translate(left(concat_ws(' ', r.name,"
         " (SELECT string_agg((k ->> 'key') || ' ' || (k ->> 'value'), ' ') FROM jsonb_array_elements(r.keywords) k),"
         " (SELECT string_agg(c.key || ' ' || c.value, ' ') FROM pipelines_contextitem c"
-        " WHERE c.run_id = r.id AND NOT c.is_sensitive)), '-_/:.@', '      '))"
-        " || array_to_tsvector(ARRAY['=' || r.workspace_id::text])"
+        " WHERE c.run_id = r.id AND NOT c.is_sensitive)), %s), '-_/:.@', '      '))"
+        " || array_to_tsvector(ARRAY['=' || r.workspace_id, '=' || r.application_id || '=' || r.environment_id])"
         " FROM pipelines_run r WHERE r.id = ANY(%s) ORDER BY r.id"
         " ON CONFLICT (run_id) DO UPDATE SET words = excluded.words",
-        [list(run_ids)],
+        [SEARCHED_CHARACTERS, list(run_ids)],
     )
 
 
-def tenant_word(workspace_id: uuid.UUID) -> str:
-    """The lexeme that marks a workspace's runs in the search index; no text yields one that begins like this."""
-    return f"={workspace_id}"
+def owner_words(workspace_id: uuid.UUID, application_id: uuid.UUID, environment_id: uuid.UUID) -> tuple[str, str]:
+    """The lexemes that say in the search index whose run it is; no text yields any that begins like these."""
+    return f"={workspace_id}", f"={application_id}={environment_id}"
 
 
 def for_jobs(run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[dict[str, Any]]]:

@@ -195,7 +195,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         ), words AS (
             INSERT INTO pipelines_runsearch (run_id, words)
             VALUES (%(run)s, to_tsvector('simple', translate(%(words)s, '-_/:.@', '      '))
-                || array_to_tsvector(ARRAY[%(tenant)s]))
+                || array_to_tsvector(%(owners)s::text[]))
         )
         INSERT INTO pipelines_event (run_id, stage, kind, from_state, to_state, at, actor, reason, data)
         SELECT %(run)s, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, '', NULL
@@ -218,7 +218,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
             "deadline": intent.deadline_seconds,
             "stages": recordset(rows),
             "words": _words(name, intent),
-            "tenant": context.tenant_word(place.workspace_id),
+            "owners": list(context.owner_words(place.workspace_id, place.application_id, place.environment_id)),
             "actor": actor,
             "events": recordset(
                 [{"stage": None, "kind": "run.create", "to_state": "queued"}]
@@ -273,4 +273,5 @@ def _dependencies(stages: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 def _words(name: str, intent: Intent) -> str:
     open_items = [item for item in intent.context_items if not item.get("is_sensitive")]
-    return " ".join([name, *(f"{pair['key']} {pair['value']}" for pair in [*intent.keywords, *open_items])])
+    words = " ".join([name, *(f"{pair['key']} {pair['value']}" for pair in [*intent.keywords, *open_items])])
+    return words[: context.SEARCHED_CHARACTERS]

@@ -23,8 +23,9 @@ from pipelines.models import Application, Environment, Pipeline
 from pipelines.paging import Cut, Position
 from pipelines.sql import execute, query
 
+GLANCE = 2_000  # newest runs that are looked through first: a common word fills the page there
 RARE = 5_000  # hits that are gathered and sorted at once
-WALK = 50_000  # newest runs that are looked through for a common word
+WALK = 50_000  # newest runs that are looked through for a word that is neither
 
 
 def newest(actor: Actor, wanted: RunFilter, cut: Cut) -> list[Position]:
@@ -95,7 +96,7 @@ class _Search:
             "after": wanted.created_after,
             "before": wanted.created_before,
             "words": _words(wanted.search),
-            "tenant": f"'{context.tenant_word(actor.workspace_id)}'",
+            "owners": _owners(actor, places),
         }
         if cut.position:
             self.params["at"], self.params["id"] = cut.position
@@ -109,22 +110,23 @@ class _Search:
         statement = self._by_stage() or self._by_value() or self._plain()
         return [(at, run_id) for at, run_id in query(statement, self.params)]
 
-    def conditions(self, *, without: str = "") -> str:
+    def conditions(self) -> str:
         """What every run of the list fulfils, apart from its words."""
-        every = {
-            "workspace": "r.workspace_id = %(workspace)s",
-            "application": self.places.applications and "r.application_id = ANY(%(applications)s)",
-            "environment": self.places.environments and "r.environment_id = ANY(%(environments)s)",
-            "pipeline": self.places.pipelines and "r.pipeline_id = ANY(%(pipelines)s)",
-            "status": self.wanted.status and "r.status = ANY(%(status)s)",
-            "source": self.wanted.recovered_from and "r.recovered_from_id = ANY(%(sources)s)",
-            "handler": self.wanted.handler
+        wanted, places = self.wanted, self.places
+        every = (
+            "r.workspace_id = %(workspace)s",
+            places.applications and "r.application_id = ANY(%(applications)s)",
+            places.environments and "r.environment_id = ANY(%(environments)s)",
+            places.pipelines and "r.pipeline_id = ANY(%(pipelines)s)",
+            wanted.status and "r.status = ANY(%(status)s)",
+            wanted.recovered_from and "r.recovered_from_id = ANY(%(sources)s)",
+            wanted.handler
             and "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.handler = ANY(%(handlers)s))",
-            "code": self.wanted.error_code
+            wanted.error_code
             and "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.last_error_code = ANY(%(codes)s))",
-            "window": self.window("r.created_at", "r.id"),
-        }
-        return " AND ".join(text for name, text in every.items() if text and name != without)
+            self.window("r.created_at", "r.id"),
+        )
+        return " AND ".join(text for text in every if text)
 
     def window(self, at: str, run_id: str) -> str:
         """The stretch of time that is asked for, and where the last page ended."""
@@ -144,43 +146,38 @@ class _Search:
         )
 
     def _by_value(self) -> str | None:
-        """One filter over a column of the run: a probe of that column's own index for each value."""
+        """A filter over a column of the run: a probe of that column's own index for each value it may have."""
         wanted, places = self.wanted, self.places
-        probes = {
-            "status": (wanted.status, "unnest(%(status)s::text[])", "r.status = v.one"),
-            "source": (wanted.recovered_from, "unnest(%(sources)s::uuid[])", "r.recovered_from_id = v.one"),
-            "pipeline": (places.pipelines, "unnest(%(pipelines)s::uuid[])", "r.pipeline_id = v.one"),
-        }
-        asked = [name for name, (given, _, _) in probes.items() if given]
-        if (
-            wanted.handler
-            or wanted.error_code
-            or len(asked) > 1
-            or (asked and (places.applications or places.environments))
-        ):
+        asked = [name for name in ("status", "recovered_from") if getattr(wanted, name)]
+        asked += ["pipeline"] if places.pipelines else []
+        if wanted.handler or wanted.error_code or len(asked) > 1:
             return None
-        if places.applications:
-            name, values, matches = (
-                "application",
-                self._rungs(),
-                "(r.application_id, r.environment_id) = (v.app, v.env)",
-            )
-            conditions = " AND ".join(
-                text for text in ("r.workspace_id = %(workspace)s", self.window("r.created_at", "r.id")) if text
-            )
-        elif places.environments:
-            name, values, matches = "environment", "unnest(%(environments)s::uuid[])", "r.environment_id = v.one"
-            conditions = self.conditions(without="environment")
-        elif asked:
-            name = asked[0]
-            _, values, matches = probes[name]
-            conditions = self.conditions(without=name)
-        else:
-            return None
-        columns = "(app, env)" if name == "application" else "(one)"
+        match asked:
+            case ["status"]:
+                values = f"{self._rungs()} v(app, env) CROSS JOIN unnest(%(status)s::text[]) w(one)"
+                matches = "r.application_id = v.app AND r.environment_id = v.env AND r.status = w.one"
+            case ["pipeline"]:
+                values = (
+                    "unnest(%(pipelines)s::uuid[]) w(one) CROSS JOIN (SELECT e.id FROM pipelines_environment e"
+                    f" WHERE {self._environments()}) v(env)"
+                )
+                matches = "r.pipeline_id = w.one AND r.environment_id = v.env"
+                if places.applications:
+                    matches += " AND r.application_id = ANY(%(applications)s)"
+            case ["recovered_from"]:
+                values = "unnest(%(sources)s::uuid[]) w(one)"
+                matches = f"r.recovered_from_id = w.one AND {self.conditions()}"
+            case _ if places.applications or places.environments:
+                values, matches = (
+                    f"{self._rungs()} v(app, env)",
+                    "r.application_id = v.app AND r.environment_id = v.env",
+                )
+            case _:
+                return None
+        window = self.window("r.created_at", "r.id")
         return (
-            f"SELECT found.created_at, found.id FROM {values} v{columns} CROSS JOIN LATERAL ("
-            f"SELECT r.created_at, r.id FROM pipelines_run r WHERE {matches} AND {conditions}"
+            f"SELECT found.created_at, found.id FROM {values} CROSS JOIN LATERAL ("
+            f"SELECT r.created_at, r.id FROM pipelines_run r WHERE {matches}{' AND ' + window if window else ''}"
             f" ORDER BY r.created_at {self.direction}, r.id {self.direction} LIMIT %(limit)s) found"
             f" ORDER BY {self.order} LIMIT %(limit)s"
         )
@@ -206,31 +203,35 @@ class _Search:
 
     def _rungs(self) -> str:
         """Every application and environment of the workspace that the filter leaves, as pairs."""
+        some = " AND a.id = ANY(%(applications)s)" if self.places.applications else ""
         return (
             "(SELECT a.id, e.id FROM pipelines_application a CROSS JOIN pipelines_environment e"
-            " WHERE a.workspace_id = %(workspace)s AND e.workspace_id = %(workspace)s"
-            + (" AND a.id = ANY(%(applications)s)" if self.places.applications else "")
-            + (" AND e.id = ANY(%(environments)s)" if self.places.environments else "")
-            + ")"
+            f" WHERE a.workspace_id = %(workspace)s{some} AND {self._environments()})"
         )
+
+    def _environments(self) -> str:
+        some = " AND e.id = ANY(%(environments)s)" if self.places.environments else ""
+        return f"e.workspace_id = %(workspace)s{some}"
 
 
 def _by_words(search: _Search) -> list[Position]:
     """Runs that hold the words.
 
-    1. Gather at most `RARE` + 1 hits from the search index. No more than `RARE`: those are all, sort them.
-    2. More: the word is common, so walk down the list until the page is full.
-    3. Not full after `WALK` runs: common once, but not lately. Gather all hits after all.
+    1. Glance at the newest runs: a common word fills the page from them.
+    2. Gather at most `RARE` + 1 hits from the search index. No more than `RARE`: those are all, sort them.
+    3. More: walk further down the list until the page is full.
+    4. Not full after `WALK` runs: common once, but not lately. Gather all hits after all.
     """
     if not search.params["words"]:
         return []
+    found, whole = _walk(search, GLANCE)
+    if whole:
+        return found
     hits, found = _gather(search, f"LIMIT {RARE + 1}")
     if hits <= RARE:
         return found
-    walked, found = _walk(search)
-    if len(found) < search.cut.reach and walked >= WALK:
-        return _gather(search, "")[1]
-    return found
+    found, whole = _walk(search, WALK)
+    return found if whole else _gather(search, "")[1]
 
 
 def _gather(search: _Search, limit: str) -> tuple[int, list[Position]]:
@@ -251,26 +252,28 @@ def _gather(search: _Search, limit: str) -> tuple[int, list[Position]]:
     return rows[0][0], [(at, run_id) for _, at, run_id in rows if run_id is not None]
 
 
-def _walk(search: _Search) -> tuple[int, list[Position]]:
+def _walk(search: _Search, reach: int) -> tuple[list[Position], bool]:
+    """Hits among the next `reach` runs of the list, and whether they are all that the page needs."""
     recent = (
         f"SELECT r.created_at, r.id FROM pipelines_run r WHERE {search.conditions()}"
-        f" ORDER BY r.created_at {search.direction}, r.id {search.direction} LIMIT {WALK}"
+        f" ORDER BY r.created_at {search.direction}, r.id {search.direction} LIMIT {reach}"
     )
     found = query(
         # the fence (OFFSET 0) keeps the planner from turning the walk into a join over all hits
         f"SELECT recent.created_at, recent.id FROM ({recent}) recent CROSS JOIN LATERAL ("
         "SELECT FROM pipelines_runsearch w WHERE w.run_id = recent.id"
-        f" AND w.words @@ {_QUERY} OFFSET 0) held"
+        " AND w.words @@ to_tsquery('simple', %(words)s) OFFSET 0) held"
         f" ORDER BY {search.order} LIMIT %(limit)s",
         search.params,
     )
-    full = len(found) >= search.cut.reach
-    walked = 0 if full else query(f"SELECT count(*) FROM ({recent}) recent", search.params)[0][0]
-    return walked, [(at, run_id) for at, run_id in found]
+    whole = len(found) >= search.cut.reach
+    if not whole:
+        whole = query(f"SELECT count(*) FROM ({recent}) recent", search.params)[0][0] < reach
+    return [(at, run_id) for at, run_id in found], whole
 
 
-# the lexeme of the workspace is written as it is, past the parser, which yields none like it
-_QUERY = "(%(tenant)s::tsquery && to_tsquery('simple', %(words)s))"
+# the owners' lexemes are written as they are, past the parser, which yields none like them
+_QUERY = "(%(owners)s::tsquery && to_tsquery('simple', %(words)s))"
 _SEPARATORS = str.maketrans("-_/:.@", "      ")  # as where the words are written
 
 
@@ -281,6 +284,14 @@ def _words(texts: Sequence[str]) -> str:
 
 def _split(texts: Sequence[str]) -> list[list[str]]:
     return [[word for word in text.translate(_SEPARATORS).split() if any(map(str.isalnum, word))] for text in texts]
+
+
+def _owners(actor: Actor, places: _Places) -> str:
+    """As a tsquery: whose runs are looked for, as closely as the search index knows."""
+    if places.applications and places.environments:
+        pairs = [(one, rung) for one in places.applications for rung in places.environments]
+        return " | ".join(f"'{context.owner_words(actor.workspace_id, *pair)[1]}'" for pair in pairs)
+    return f"'{context.owner_words(actor.workspace_id, actor.workspace_id, actor.workspace_id)[0]}'"
 
 
 def _word(word: str) -> str:

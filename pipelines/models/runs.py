@@ -60,14 +60,11 @@ class Run(models.Model):
         constraints = [closed_set("status", RunStatus, "run_status_known")]
         indexes = [
             models.Index(fields=["workspace", "-created_at", "-id"], name="run_newest"),
-            models.Index(
-                fields=["workspace", "status", "-created_at", "-id"],
-                name="run_by_status",
-            ),
-            models.Index(fields=["pipeline", "-created_at", "-id"], name="run_by_pipeline"),
-            # an API key sees one application in one environment; a filter on applications alone takes each rung in turn
+            # An API key sees one application in one environment. A person's filter takes each of these pairs in turn: they
+            # are few, and so every list has an index in its own order.
             models.Index(fields=["application", "environment", "-created_at", "-id"], name="run_by_application"),
-            models.Index(fields=["environment", "-created_at", "-id"], name="run_by_environment"),
+            models.Index(fields=["application", "environment", "status", "-created_at", "-id"], name="run_by_status"),
+            models.Index(fields=["pipeline", "environment", "-created_at", "-id"], name="run_by_pipeline"),
             models.Index(
                 fields=["recovered_from", "-created_at"],
                 name="run_forks",
@@ -110,7 +107,8 @@ class Run(models.Model):
 class RunSearch(models.Model):
     """The words of a run's name, keywords and non-sensitive context values, apart so that moving a run costs no GIN.
 
-    One more lexeme, which no text yields, names the workspace: the index answers for one tenant, whatever others hold.
+    Two more lexemes, which no text yields, name the workspace, and application with environment: the index answers for
+    one of them, whatever others hold.
     """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="search")
