@@ -188,7 +188,7 @@ class ProtocolServer:
                     self.progress.append(body)
                 return 202, {}
             case ["workers", "shutdown"]:
-                self.sessions[session] = "ended"
+                self.sessions[session] = "draining"
                 return 200, {"commands": []}
         return problem(404, "not_found")
 
@@ -208,10 +208,12 @@ class ProtocolServer:
     def _pull(self, body: dict[str, Any], session: str) -> tuple[int, dict[str, Any] | None]:
         until = time.monotonic() + body.get("waitSeconds", 0)
         while True:
-            if self.sessions.get(session) != "active":
+            if session not in self.sessions:
                 return 204, None
             self._sweep()
             ready = [s for s in self.stages.values() if s.state == "ready" and s.handler in body["handlers"]]
+            if self.sessions[session] == "draining":
+                ready = []
             commands, self.commands = self.commands, []
             if ready or commands or time.monotonic() >= until or self.ends_polls:
                 break

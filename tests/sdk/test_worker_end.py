@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,14 @@ def test_sigterm_lets_running_handlers_finish_and_delivers_their_results(
     process = spawn(server.url)
     eventually((tmp_path / "started-1").exists)
     process.send_signal(signal.SIGTERM)
+    eventually(lambda: server.count("shutdown"))
     untouched = server.add_stage("UntilTold")
     server.fail("/results", 503, times=2)
     (tmp_path / "go").touch()
     assert process.wait(20) == 0
     assert stage.output == "done by 1"
-    assert untouched.state == "ready"
-    assert server.requests[-1][0] == "/workers/shutdown"
+    assert untouched.attempts == []
+    assert server.count("shutdown") == 1
 
 
 def test_a_handler_that_stops_when_told_gives_its_stage_back(
@@ -183,6 +185,26 @@ def test_jobs_that_an_open_poll_still_brings_are_given_back(server: ProtocolServ
     assert ran == []
     assert stage.state == "ready"
     assert stage.attempts[0].state == "released"
+
+
+def test_an_idle_worker_does_not_wait_for_its_poll_to_end(server: ProtocolServer, spawn: Spawn) -> None:
+    process = spawn(server.url)
+    eventually(lambda: server.open_polls)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert time.monotonic() - began < 4
+
+
+def test_a_server_that_could_not_be_told_at_first_is_told_at_the_end(
+    server: ProtocolServer, registry: Registry, work: Start
+) -> None:
+    registry.add("Any", lambda ctx: None)
+    worker = work(server, registry)
+    eventually(lambda: server.open_polls)
+    server.fail("/shutdown", 503, times=4)
+    worker.stop()
+    assert server.count("shutdown") == 1
 
 
 def test_stopping_twice_says_goodbye_once(server: ProtocolServer, registry: Registry) -> None:

@@ -59,7 +59,8 @@ class Places:
 
 class Puller:
     """Pulls until `stop`. An open long poll is let run to its end, never cut: jobs that its answer brings are already
-    ours, and would stand still until their leases end.
+    ours, and would stand still until their leases end. Only when the server knows that this worker ends can the poll
+    be left alone.
     """
 
     def __init__(
@@ -83,7 +84,10 @@ class Puller:
         self._stopping = threading.Event()
         self._backoff = Backoff(first=0.2, most=15.0)
         self._empty = Backoff(first=0.05, most=1.0)
-        self._thread = threading.Thread(target=self._loop, name="recourse-pull", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="recourse-pull", daemon=True)
+        self._ending = threading.Lock()
+        self._ended = False
+        self._close: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         self._thread.start()
@@ -96,10 +100,23 @@ class Puller:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
+    def at_end(self, close: Callable[[], None]) -> None:
+        """Calls `close` once no poll is open any more: at once, or in the pulling thread."""
+        with self._ending:
+            self._close = close
+            if self._ended:
+                close()
+
     @property
     def longest_poll(self) -> int:
         """A lease counts from when the poll was sent, so a poll may use up a quarter of it at most."""
         return max(1, min(self._wait_seconds, int(self._session.lease_seconds // 4)))
+
+    def _run(self) -> None:
+        self._loop()
+        with self._ending:
+            self._ended = True
+            self._close()
 
     def _loop(self) -> None:
         while not self._stopping.is_set():

@@ -30,6 +30,8 @@ from recourse.worker.session import Commands, Session, Unavailable
 
 log = logging.getLogger("recourse.worker")
 
+QUIET_SECONDS = 0.5  # for an answer that was on its way when the server was told
+
 
 class Worker:
     """Runs an application's stages: pulls jobs with their leases, runs the registry's handlers, delivers how they end.
@@ -147,8 +149,8 @@ class Worker:
         self._places.wake()
 
     def stop(self) -> None:
-        """Ends in order: no more pulls; running handlers finish, or after `drain_seconds` are told to stop; their ends
-        are delivered; the session is shut down. Doing it again does nothing.
+        """Ends in order: no more pulls, and the server is told to hand nothing out; running handlers finish, or after
+        `drain_seconds` are told to stop; their ends are delivered. Doing it again does nothing.
 
         1. A handler that stops when told gives its stage back.
         2. One that does not: stages of effect mode `none` and `idempotent` are given back all the same, `external` ones
@@ -158,12 +160,16 @@ class Worker:
             if self._session.token == "":
                 return
             self.drain()
+            told = self._say_goodbye(seconds=1.0)
             if not self._places.wait_all_free(self._drain_seconds, self._hurry.is_set):
                 self._stop_running()
-            self._puller.join(self._puller.longest_poll + 10.0)
+            # Told, the server brings nothing more: a poll that it lets wait on needs no care.
+            self._puller.join(QUIET_SECONDS if told else self._puller.longest_poll + 10.0)
             if not self._delivery.wait_settled(self._deliver_seconds):
                 log.error("ended with %d result(s) not confirmed", self._delivery.unsettled)
-            self._shut_down()
+            if not told:
+                self._say_goodbye(seconds=5.0)
+            self._close()
 
     def __enter__(self) -> Worker:
         self.start()
@@ -260,20 +266,25 @@ class Worker:
             log.error("attempt %s did not stop; its stage is given back", held.job.execution_id)
             self._delivery.add(held, released(held))
 
-    def _shut_down(self) -> None:
-        until = clock.now() + 5.0
-        backoff = Backoff(first=0.2, most=1.0)
+    def _say_goodbye(self, seconds: float) -> bool:
+        """Shuts the session down; results are still taken from it. False when the server could not be told in time."""
+        until = clock.now() + seconds
+        backoff = Backoff(first=0.1, most=1.0)
         while True:
             try:
                 self._session.post("workers/shutdown", seconds=3.0)
-                break
             except Unavailable as error:
                 if self._hurry.is_set() or clock.now() >= until:
-                    log.warning("the server was not told that this worker ends: %s", error)
-                    break
+                    log.warning("the server could not be told that this worker ends: %s", error)
+                    return False
                 self._hurry.wait(backoff.next())
-        for part in (self._leases, self._delivery, self._live, self._runners, self._session):
+            else:
+                return True
+
+    def _close(self) -> None:
+        for part in (self._leases, self._delivery, self._live, self._runners):
             part.close()
+        self._puller.at_end(self._session.close)
         self._session.token = ""
 
 
