@@ -2,10 +2,13 @@
 
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from config import health
 
 urlpatterns = [
+    path("", RedirectView.as_view(pattern_name="console:runs", query_string=True)),
+    path("console/", include("config.console_urls")),
     path("admin/", admin.site.urls),
     path("healthz", health.healthz),
     path("readyz", health.readyz),

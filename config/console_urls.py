@@ -1,0 +1,27 @@
+"""The addresses of the console: one line per screen. Every one of them is a GET that reads or a POST that acts."""
+
+from django.urls import path
+
+from config import login
+from pipelines import views as pipelines
+from recovery import views as recovery
+
+app_name = "console"
+urlpatterns = [
+    path("", pipelines.run_list, name="runs"),
+    path("login/", login.login, name="login"),
+    path("logout/", login.logout, name="logout"),
+    path("workspaces/", login.workspaces, name="workspaces"),
+    path("preferences/", login.preferences, name="preferences"),
+    path("runs/<uuid:run_id>/", pipelines.run_page_view, name="run"),
+    path("runs/<uuid:run_id>/live/", pipelines.run_live, name="run-live"),
+    path("runs/<uuid:run_id>/events/", pipelines.run_events, name="run-events"),
+    path("runs/<uuid:run_id>/pause/", pipelines.pause, name="pause"),
+    path("runs/<uuid:run_id>/resume/", pipelines.resume, name="resume"),
+    path("runs/<uuid:run_id>/cancel/", recovery.cancel, name="cancel"),
+    path("attempts/<uuid:attempt_id>/", pipelines.attempt_page, name="attempt"),
+    path("stages/<uuid:stage_id>/retry/", recovery.retry, name="retry"),
+    path("stages/<uuid:stage_id>/skip/", recovery.skip, name="skip"),
+    path("dead-letters/", pipelines.dead_letter_list, name="dead-letters"),
+    path("workers/", pipelines.worker_list, name="workers"),
+]

@@ -1,0 +1,48 @@
+"""Log-in, log-out, and choosing a workspace, with Django's sessions."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import LoginView, LogoutView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse_lazy
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_POST, require_safe
+
+from pipelines.models import Member
+
+CHOICES = {"theme": ("light", "dark", ""), "density": ("dense", "comfortable")}
+YEAR = 365 * 24 * 3600
+
+login = LoginView.as_view(
+    template_name="console/login.html", redirect_authenticated_user=True, next_page=reverse_lazy("console:runs")
+)
+logout = LogoutView.as_view(next_page=reverse_lazy("console:login"))
+
+
+@require_safe
+@login_required(login_url=reverse_lazy("console:login"))
+def workspaces(request: HttpRequest) -> HttpResponse:
+    """The workspaces of which the person is a member, as links."""
+    memberships = Member.objects.filter(user=request.user).select_related("workspace").order_by("workspace__slug")
+    context = {"memberships": list(memberships), "target": _inside(request, request.GET.get("next", ""))}
+    return render(request, "console/workspaces.html", context)
+
+
+@require_POST
+def preferences(request: HttpRequest) -> HttpResponse:
+    """Keeps the theme or the density in a cookie, for pages without JavaScript, and goes back."""
+    response = redirect(_inside(request, request.POST.get("next", "")))
+    for name, values in CHOICES.items():
+        value = request.POST.get(name)
+        if value in values:
+            response.set_cookie(name, value, max_age=YEAR, samesite="Lax", secure=request.is_secure())
+    return response
+
+
+def _inside(request: HttpRequest, address: str) -> str:
+    """The address if it is one of ours, else the run list; without a `workspace` that it may carry."""
+    if url_has_allowed_host_and_scheme(address, allowed_hosts=None) and address.startswith("/console/"):
+        return address.split("?", maxsplit=1)[0]
+    return str(reverse_lazy("console:runs"))

@@ -1,0 +1,75 @@
+"""Acts of people on screens: the consequences first, a reason, then the verb; a refusal shows the new truth.
+
+One way for all of them, as a page or as a dialog. The screen only words what will happen; the verb decides, checks the
+right again, and writes the audit event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.http import HttpResponse
+
+from pipelines.errors import Refusal
+from pipelines.screens import ScreenRequest, go_on, show
+
+LONGEST_REASON = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of consequences: a state for its glyph, a word, and what it means here."""
+
+    status: str
+    word: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a person with the capability `needs` is about to do. `fields` is a template with more questions, `answers` what they said already."""
+
+    title: str
+    needs: str
+    steps: Sequence[Step]
+    button: str
+    back: str
+    warning: str = ""
+    danger: bool = False
+    reason_required: bool = False
+    fields: str = ""
+    answers: dict[str, Any] = field(default_factory=dict)
+
+
+def perform(request: ScreenRequest, act: Act, carry_out: Callable[[str], str]) -> HttpResponse:
+    """Shows the act, or with POST carries it out and goes where `carry_out(reason)` says.
+
+    A refusal is shown on the act itself, with what was typed still there; a missing right and 404 are pages of their own.
+    """
+    reason = " ".join(request.POST.get("reason", "").split())
+    if request.method != "POST":
+        request.visit.actor.require(act.needs)
+        return _ask(request, act, reason)
+    try:
+        if act.reason_required and not reason:
+            raise missing("reason", "a reason is needed; it goes to the audit log with your name")
+        if len(reason) > LONGEST_REASON:
+            raise missing("reason", f"at most {LONGEST_REASON} characters")
+        return go_on(request, carry_out(reason))
+    except Refusal as refusal:
+        if refusal.status in (403, 404):
+            raise
+        return _ask(request, act, reason, refusal)
+
+
+def missing(name: str, message: str) -> Refusal:
+    """An answer that is missing or cannot be used."""
+    return Refusal("validation_error", message, errors={name: [message]})
+
+
+def _ask(request: ScreenRequest, act: Act, reason: str, refusal: Refusal | None = None) -> HttpResponse:
+    context = {"act": act, "reason": reason, "refusal": refusal, "here": request.path}
+    status = refusal.status if refusal else 200
+    return show(request, "console/act.html", context, part="console/_act.html", status=status)

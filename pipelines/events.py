@@ -1,0 +1,117 @@
+"""Event → sentence: what happened to a run, as an operator would tell it. Pure; one table of kinds.
+
+Every kind that the engine writes has a sentence: the moves of `states.py`, run states, gates, dead letters, and the few
+facts beside them. A kind without one is told by its name, so that nothing is ever hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+
+class EventFacts(Protocol):
+    """What a sentence needs to know of an event."""
+
+    kind: str
+    to_state: str
+    actor: str
+    reason: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event in words. `status` is the state it led to (for the glyph), `reason` what was said or decided."""
+
+    at: datetime
+    text: str
+    reason: str
+    status: str
+    kind: str
+
+
+SENTENCES: dict[str, str] = {
+    "run.create": "{who} created the run",
+    "run.pause": "{who} paused the run",
+    "run.resume": "{who} resumed the run",
+    "run.cancel": "{who} cancelled the run",
+    "run.reconciliation_list": "What may still go on outside was listed: {count}",
+    "run.queued": "The run is queued",
+    "run.running": "The run is running",
+    "run.waiting": "The run waits: only decisions or timers are left",
+    "run.pausing": "The run is pausing: running attempts may finish",
+    "run.paused": "The run is paused: nothing is handed out",
+    "run.blocked": "The run is blocked: a person must act",
+    "run.completed": "The run completed",
+    "run.failed": "The run failed",
+    "run.cancelled": "The run was cancelled",
+    "stage.make_ready": "{stage} is ready: what it depends on is done",
+    "stage.open_gate_before": "{stage} waits for a decision before it starts",
+    "stage.dispatch": "{stage} was handed out{attempt}",
+    "stage.acquire": "{worker} started {stage}{attempt}",
+    "stage.take_back": "{stage} was given back and is ready again",
+    "stage.undeliver": "{stage} is ready again: nobody took what was handed out",
+    "stage.give_up_delivery": "{stage} failed: nobody took what was handed out, too often",
+    "stage.succeed": "{stage} completed",
+    "stage.wait": "{stage} asks for a decision",
+    "stage.schedule_retry": "{stage} will be tried again",
+    "stage.fail": "{stage} failed",
+    "stage.recover": "{stage} is ready again after a lost worker",
+    "stage.give_up_recovery": "{stage} failed: its workers were lost too often",
+    "stage.doubt": "{stage} needs reconciliation: what it did outside is unknown",
+    "stage.fall_back": "{stage} waits again for what it depends on",
+    "stage.approve_after": "{stage} completed by approval",
+    "stage.approve_before": "{stage} may start",
+    "stage.deny": "{stage} failed: it was not approved",
+    "stage.retry": "{who} began {stage} anew{epoch}",
+    "stage.rewind": "{stage} was reset and waits its turn{epoch}",
+    "stage.skip": "{who} skipped {stage}",
+    "stage.cancel": "{stage} was cancelled",
+    "stage.input_changed": "{who} gave {stage} a new input; the earlier one is kept",
+    "attempt.acquire": "{worker} took the lease of {stage}{attempt}",
+    "attempt.release": "{worker} gave back {stage}{attempt}; nothing was counted",
+    "attempt.undeliver": "Nobody acquired {stage}{attempt} in time",
+    "attempt.succeed": "{worker} finished {stage}{attempt}",
+    "attempt.fail": "{stage}{attempt} failed at {worker}{code}",
+    "attempt.wait": "{worker} asked for a decision on {stage}{attempt}",
+    "attempt.time_out": "{stage}{attempt} exceeded its time limit at {worker}",
+    "attempt.lose": "{worker} lost the lease of {stage}{attempt}",
+    "attempt.fence": "{stage}{attempt} was ended from outside; a late result changes nothing",
+    "gate.open": "A gate opened at {stage}: somebody must decide",
+    "gate.approve": "{who} approved {stage}",
+    "gate.reject": "{who} rejected {stage}",
+    "gate.expire": "The gate of {stage} expired: silence never consents",
+    "gate.cancel": "The gate of {stage} was cancelled",
+    "dead_letter.open": "{stage} became a dead letter: the machine has given up on it",
+    "dead_letter.acknowledged": "{who} acknowledged the dead letter of {stage}",
+    "dead_letter.redriven": "{who} redrove the dead letter of {stage}",
+    "dead_letter.discarded": "{who} discarded the dead letter of {stage}",
+    "dead_letter.resolved": "The dead letter of {stage} is resolved",
+}
+
+# The engine's own steps beside a stage's move that says the same; the full list shows them.
+MINOR = frozenset(kind for kind in SENTENCES if kind.startswith("attempt.")) | {"stage.dispatch", "run.queued"}
+
+
+def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:
+    """The event as a sentence; `stage` is the name of its stage."""
+    data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
+    words = {
+        "who": event.actor or "The engine",
+        "stage": stage or "A stage",
+        "worker": data.get("worker") or event.actor or "A worker",
+        "attempt": f", attempt {data['number']}" if data.get("number") else "",
+        "epoch": f", epoch {data['epoch']}" if data.get("epoch") else "",
+        "code": f" with {data['error_code']}" if data.get("error_code") else "",
+        "count": _count(event.data) if isinstance(event.data, list) else "nothing",
+    }
+    pattern = SENTENCES.get(event.kind)
+    text = pattern.format(**words) if pattern else f"{event.kind} of {words['stage']} by {words['who']}"
+    return Told(at, text[:1].upper() + text[1:], event.reason, event.to_state, event.kind)
+
+
+def _count(items: list[Any]) -> str:
+    return f"{len(items)} {'thing' if len(items) == 1 else 'things'}" if items else "nothing"

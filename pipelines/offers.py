@@ -1,0 +1,98 @@
+"""What a person could do to a run or a stage now, and why not: pure, from the same tables that the verbs check.
+
+A screen shows every action; one that would be refused is disabled with the reason. The verbs check again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipelines.access import CAPABILITIES, RECOVER, STEER, Actor
+from pipelines.states import ACTIVE_STAGE, RUN_NO_OPS, RUN_VERBS, STAGE_MOVES, RunStatus, StageState
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One action: `verb` names its address, `refusal` says why it is not possible (empty: it is)."""
+
+    verb: str
+    label: str
+    target: uuid.UUID
+    refusal: str = ""
+    danger: bool = False
+
+    @property
+    def address(self) -> str:
+        return f"console:{self.verb}"
+
+
+class RunFacts(Protocol):
+    id: uuid.UUID
+    status: str
+    failure_code: str
+
+
+class StageFacts(Protocol):
+    id: uuid.UUID
+    name: str
+    state: str
+
+
+def for_run(run: RunFacts, actor: Actor) -> list[Offer]:
+    """Pause, resume, cancel."""
+    return [
+        Offer("pause", "Pause…", run.id, _run_refusal(run, actor, "pause")),
+        Offer("resume", "Resume…", run.id, _run_refusal(run, actor, "resume")),
+        Offer("cancel", "Cancel…", run.id, _run_refusal(run, actor, "cancel"), danger=True),
+    ]
+
+
+def for_stage(stage: StageFacts, run: RunFacts, actor: Actor, *, denied: bool) -> list[Offer]:
+    """Retry and skip. `denied`: the stage's gate was rejected in this epoch."""
+    return [
+        Offer("retry", "Retry…", stage.id, _stage_refusal(stage, run, actor, "retry", denied)),
+        Offer("skip", "Skip…", stage.id, _stage_refusal(stage, run, actor, "skip", denied)),
+    ]
+
+
+def _run_refusal(run: RunFacts, actor: Actor, verb: str) -> str:
+    if not actor.may(STEER):
+        return _missing_right(actor, STEER, f"{verb} a run")
+    if run.status in RUN_NO_OPS.get(verb, ()):
+        return f"The run is {run.status} already."
+    if run.status in RUN_VERBS[verb]:
+        return ""
+    if run.failure_code == "deadline_exceeded":
+        return "The run passed its deadline for good."
+    if verb == "resume":
+        return f"The run is not paused; it is {run.status}."
+    if verb == "pause" and run.status in (RunStatus.PAUSED, RunStatus.PAUSING):
+        return f"The run is {run.status} already."
+    return f"The run has ended: it is {run.status}."
+
+
+def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, denied: bool) -> str:
+    if not actor.may(RECOVER):
+        return _missing_right(actor, RECOVER, f"{verb} a stage")
+    if run.status == RunStatus.CANCELLED:
+        return "A cancelled run stays cancelled; only a new run helps."
+    if run.failure_code == "deadline_exceeded":
+        return "The run passed its deadline for good; only a new run helps."
+    if denied:
+        return "Its gate was rejected; that is final in this run."
+    if stage.state in STAGE_MOVES[verb]:
+        return ""
+    if stage.state == StageState.NEEDS_RECONCILIATION:
+        return "What it did outside is unknown: that must be reconciled first."
+    if stage.state in ACTIVE_STAGE:
+        return f"It is {stage.state} now; pause the run, or wait for its end."
+    if stage.state == StageState.WAITING:
+        return "It waits for a decision."
+    return f"A stage that is {stage.state.replace('_', ' ')} cannot be {'retried' if verb == 'retry' else 'skipped'}."
+
+
+def _missing_right(actor: Actor, capability: str, what: str) -> str:
+    roles = ", ".join(sorted(role.replace("_", " ") for role in CAPABILITIES[capability]))
+    return f"Your role, {str(actor.role).replace('_', ' ')}, may not {what}; this needs one of: {roles}."

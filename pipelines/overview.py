@@ -1,0 +1,207 @@
+"""What a list says at a glance: for each run the stage that matters and why it stands there; and the facets beside it.
+
+Whole pages at a time: a fixed number of statements however many runs there are. Counts end at `CAP`, so that a large
+table costs no more than a small one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from pipelines import queries
+from pipelines.access import Actor
+from pipelines.filters import RunFilter
+from pipelines.models import Run, RunIdentity
+from pipelines.paging import Cut
+from pipelines.sql import query
+from pipelines.states import RunStatus, StageState
+
+CAP = 1000
+LONGEST_GROUP = 20
+
+# The stage that speaks for a run: what needs a person first, then what is under way, then what comes next.
+TELLING = (
+    StageState.NEEDS_RECONCILIATION,
+    StageState.FAILED,
+    StageState.WAITING,
+    StageState.RUNNING,
+    StageState.DISPATCHED,
+    StageState.RETRY_SCHEDULED,
+    StageState.READY,
+    StageState.PENDING,
+    StageState.CANCELLED,
+    StageState.SKIPPED,
+    StageState.COMPLETED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """`done` of `total` stages are completed or skipped; `stage` speaks for the run, `why` says what it says.
+
+    `since` and `due` are times that belong to `why`, for the screen to write.
+    """
+
+    done: int
+    total: int
+    stage: str
+    state: str
+    why: str
+    since: datetime | None = None
+    due: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """One value to filter by, and how many runs have it (more than CAP: at least that many)."""
+
+    field: str
+    value: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run as a line: its glance, its idempotency key, its first open context items."""
+
+    run: Run
+    glance: Glance
+    key: str
+    context: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A page of lines with the cursors of its neighbours; `token` changes whenever a line would."""
+
+    lines: list[Row]
+    next: str | None
+    previous: str | None
+    token: str
+
+
+def glances(runs: Sequence[Run]) -> dict[uuid.UUID, Glance]:
+    """The glance of each run, in two statements."""
+    ids = [run.id for run in runs]
+    rows = query(
+        """
+        SELECT t.run_id, t.total, t.done, t.name, t.state, t.last_error_code, t.last_error_message, t.handler,
+            t.available_at, t.retry_count, g.opened_at, g.expires_at, a.worker, p.percent, p.message
+        FROM (
+            SELECT DISTINCT ON (s.run_id) s.*, count(*) OVER of_run AS total,
+                count(*) FILTER (WHERE s.state IN ('completed', 'skipped')) OVER of_run AS done
+            FROM pipelines_stage s WHERE s.run_id = ANY(%(ids)s)
+            WINDOW of_run AS (PARTITION BY s.run_id)
+            ORDER BY s.run_id, s.run_next_if_failed AND s.state = 'failed', array_position(%(telling)s, s.state::text),
+                CASE WHEN s.state IN ('completed', 'skipped') THEN -s.position ELSE s.position END
+        ) t
+        LEFT JOIN pipelines_gate g ON g.stage_id = t.id AND g.state = 'open'
+        LEFT JOIN pipelines_attempt a ON a.stage_id = t.id AND a.state IN ('dispatched', 'running')
+        LEFT JOIN pipelines_attemptprogress p ON p.attempt_id = a.id
+        """,
+        {"ids": ids, "telling": [str(state) for state in TELLING]},
+    )
+    ends = _ends([run.id for run in runs if run.status == RunStatus.CANCELLED])
+    by_run = {run.id: run for run in runs}
+    return {row[0]: _glance(by_run[row[0]], row, ends.get(row[0], "")) for row in rows}
+
+
+def facets(actor: Actor) -> dict[str, list[Facet]]:
+    """What the run list can be narrowed to, with counts that end at CAP + 1, in two statements."""
+    counts = queries.status_facets(actor, RunStatus.values, CAP)
+    groups = {"status": [Facet("status", status, count) for status, count in counts.items()]}
+    rows = query(
+        f"""
+        WITH choice AS (
+            (SELECT 'pipeline' AS field, slug AS value, 0 AS place, id FROM pipelines_pipeline
+                WHERE workspace_id = %(workspace)s ORDER BY slug LIMIT {LONGEST_GROUP})
+            UNION ALL (SELECT 'environment', slug, rank, id FROM pipelines_environment
+                WHERE workspace_id = %(workspace)s ORDER BY rank, slug LIMIT {LONGEST_GROUP})
+            UNION ALL (SELECT 'application', name, 0, id FROM pipelines_application
+                WHERE workspace_id = %(workspace)s ORDER BY name LIMIT {LONGEST_GROUP})
+        )
+        SELECT field, value, CASE field
+            WHEN 'pipeline' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
+                WHERE r.pipeline_id = choice.id LIMIT {CAP + 1}) few)
+            WHEN 'environment' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
+                WHERE r.environment_id = choice.id LIMIT {CAP + 1}) few)
+            ELSE (SELECT count(*) FROM (SELECT FROM pipelines_run r
+                WHERE r.application_id = choice.id LIMIT {CAP + 1}) few)
+        END FROM choice ORDER BY field, place, value
+        """,  # noqa: S608 - our own numbers
+        {"workspace": actor.workspace_id},
+    )
+    for name in ("pipeline", "environment", "application"):
+        groups[name] = [Facet(*row) for row in rows if row[0] == name]
+    return groups
+
+
+def rows(actor: Actor, wanted: RunFilter, cut: Cut) -> Rows:
+    """One page of the run list, in a fixed number of statements."""
+    page = queries.run_list(actor, wanted, cut)
+    ids = [run.id for run in page.rows]
+    seen = glances(page.rows)
+    keys = dict(RunIdentity.objects.filter(run__in=ids).values_list("run_id", "key"))
+    context = queries.business_keys(ids)
+    found = [Row(run, seen[run.id], keys.get(run.id, ""), context.get(run.id, [])) for run in page.rows]
+    told = repr([(row.run.id, row.run.status, row.run.updated_at, row.glance) for row in found])
+    return Rows(found, page.next, page.previous, sha256(told.encode()).hexdigest()[:16])
+
+
+def newer(actor: Actor, wanted: RunFilter, than: datetime, most: int = 50) -> int:
+    """How many runs that match are newer than the newest one shown, counted up to `most` + 1."""
+    after = than + timedelta(microseconds=1)
+    later = replace(wanted, created_after=max(after, wanted.created_after or after))
+    return len(queries.run_list(actor, later, Cut(most + 1)).rows)
+
+
+def up_to(wanted: RunFilter, newest: datetime) -> RunFilter:
+    """The filter held at the newest run shown, so that nothing moves while somebody reads."""
+    before = newest + timedelta(microseconds=1)
+    return replace(wanted, created_before=min(before, wanted.created_before or before))
+
+
+def _ends(cancelled: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Who cancelled these runs, and why."""
+    if not cancelled:
+        return {}
+    rows = query(
+        "SELECT DISTINCT ON (run_id) run_id, actor, reason FROM pipelines_event"
+        " WHERE run_id = ANY(%s) AND kind = 'run.cancelled' ORDER BY run_id, id DESC",
+        [list(cancelled)],
+    )
+    return {run_id: f"by {actor}: {reason}" if reason else f"by {actor}" for run_id, actor, reason in rows}
+
+
+def _glance(run: Run, row: tuple[Any, ...], end: str) -> Glance:
+    (_, total, done, stage, state, code, message, handler, available_at, retries, opened_at, expires_at, worker) = row[
+        :13
+    ]
+    percent, progress = row[13:]
+    why, since, due = "", None, None
+    trouble = ": ".join(part for part in (code, message.strip().split("\n")[0]) if part)
+    if run.status == RunStatus.CANCELLED:
+        why = end
+    elif run.status == RunStatus.FAILED:
+        why = ": ".join(part for part in (run.failure_code, run.failure_message.strip().split("\n")[0]) if part)
+    elif run.status in (RunStatus.PAUSED, RunStatus.PAUSING):
+        why = "paused" if run.pause_reason == "operator_pause" else f"paused: {run.pause_reason}"
+    elif run.status == RunStatus.COMPLETED:
+        stage = ""
+    elif state == StageState.NEEDS_RECONCILIATION:
+        why = f"{trouble}; what it did outside is unknown"
+    elif state == StageState.WAITING:
+        why, since, due = "a decision is asked for", opened_at, expires_at
+    elif state == StageState.RETRY_SCHEDULED:
+        why, due = f"retry {retries} after {trouble}", available_at
+    elif state in (StageState.RUNNING, StageState.DISPATCHED):
+        told = f"{percent:g} % {progress}".strip() if percent is not None else progress
+        why = f"{worker} · {told}" if told else str(worker or "")
+    elif state == StageState.READY:
+        why, since = f"waits for a worker for {handler}", available_at
+    return Glance(done, total, stage, state, why, since, due)

@@ -1,0 +1,282 @@
+"""Everything that the run page shows, gathered in a fixed number of statements however many stages and attempts."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pipelines import drawing, offers, queries
+from pipelines.access import Actor
+from pipelines.blockers import Blocker
+from pipelines.errors import Refusal
+from pipelines.events import MINOR, Told, tell
+from pipelines.models import (
+    Attempt,
+    DeadLetter,
+    Event,
+    Gate,
+    LateEvidence,
+    LogLine,
+    Run,
+    RunIdentity,
+    Stage,
+    StageOutput,
+)
+from pipelines.overview import TELLING
+from pipelines.sql import database_now, query
+from pipelines.states import ACTIVE_ATTEMPT, OPEN_DEAD_LETTER, TERMINAL_RUN, GateState, RunStatus, StageState
+from pipelines.transitions import reconciliation_list
+
+EVENTS_SHOWN = 30
+ATTEMPTS_SHOWN = 50
+LOG_LINES_SHOWN = 500
+EVENTS_PER_PAGE = 1000
+
+
+@dataclass(slots=True)
+class StageLine:
+    """A stage as a row: its bars on the run's axis, its newest gate of this epoch, what it depends on, what one may do."""
+
+    stage: Stage
+    bars: list[drawing.Bar]
+    tries: int
+    gate: Gate | None
+    letter: DeadLetter | None
+    needs: list[str]
+    offers: list[offers.Offer]
+
+    @property
+    def open_gate(self) -> Gate | None:
+        return self.gate if self.gate is not None and self.gate.state == GateState.OPEN else None
+
+    @property
+    def decider(self) -> str:
+        """Who may decide the open gate."""
+        return "an approver, release manager or admin of the workspace, or the application that owns the stage"
+
+
+@dataclass(slots=True)
+class RunLook:
+    """The run page. `pulse` changes whenever something on the page did."""
+
+    run: Run
+    key: str
+    pulse: str
+    axis: drawing.Axis
+    lines: list[StageLine]
+    chosen: StageLine
+    attempts: list[Attempt]
+    more_attempts: bool
+    offers: list[offers.Offer]
+    blockers: list[Blocker]
+    events: list[Told]
+    outside: list[dict[str, Any]]
+    now: datetime
+
+    @property
+    def live(self) -> bool:
+        return self.run.status not in TERMINAL_RUN
+
+    @property
+    def headline(self) -> str:
+        """The state in words, with the stage that it stands at."""
+        word = RunStatus(self.run.status).value.capitalize()
+        if self.run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.QUEUED):
+            return word
+        at_fault = next((line for line in self.lines if line.stage.id == self.run.failure_stage), None)
+        return f"{word} at {(at_fault or _telling(self.lines)).stage.name}"
+
+    @property
+    def done(self) -> int:
+        return sum(line.stage.state in (StageState.COMPLETED, StageState.SKIPPED) for line in self.lines)
+
+    @property
+    def span_end(self) -> datetime:
+        """Where the time that the run has taken ends: with it, or now."""
+        return self.run.finished_at or self.now
+
+
+@dataclass(slots=True)
+class AttemptLook:
+    """One attempt to its bottom. `text_in` is the stage's input as it is now, `input_changed` that it was replaced since."""
+
+    run: Run
+    attempt: Attempt
+    text_in: str | None
+    input_changed: bool
+    output: str | None
+    logs: list[LogLine]
+    more_logs: bool
+    late: list[LateEvidence]
+    now: datetime
+
+
+def pulse(actor: Actor, run_id: uuid.UUID) -> str:
+    """What changes whenever the run page would: its last event and the last word of progress; 404 when not visible."""
+    if not queries.visible_runs(actor).filter(id=run_id).exists():
+        raise Refusal("not_found", "there is no such run")
+    event, progress = query(
+        "SELECT (SELECT max(id) FROM pipelines_event WHERE run_id = %(run)s), (SELECT max(p.at) FROM pipelines_stage s"
+        " JOIN pipelines_attempt a ON a.stage_id = s.id AND a.state IN ('dispatched', 'running')"
+        " JOIN pipelines_attemptprogress p ON p.attempt_id = a.id WHERE s.run_id = %(run)s)",
+        {"run": run_id},
+    )[0]
+    return f"{event or 0}.{int(progress.timestamp() * 1000) if progress else 0}"
+
+
+def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
+    """The run page with the stage at `position` opened, or the one that matters most; 404 when not visible."""
+    run = queries.run_detail(actor, run_id)
+    beat, now = pulse(actor, run_id), database_now()
+    stages = queries.stages(run)
+    attempts, gates = (
+        _by_stage(_light_attempts(stages)),
+        _by_stage(list(Gate.objects.filter(stage__in=stages).order_by("opened_at"))),
+    )
+    letters = {
+        letter.stage_id: letter
+        for letter in DeadLetter.objects.filter(stage__in=stages, state__in=sorted(OPEN_DEAD_LETTER))
+    }
+    axis = drawing.axis_of(run, [attempt for found in attempts.values() for attempt in found], now)
+    names = {stage.position: stage.name for stage in stages}
+    lines = [
+        _line(stage, run, actor, axis, attempts[stage.id], gates[stage.id], letters.get(stage.id), names, now)
+        for stage in stages
+    ]
+    chosen = next((line for line in lines if line.stage.position == position), None) or _telling(lines)
+    shown = list(queries.attempts(run, chosen.stage.id)[: ATTEMPTS_SHOWN + 1])
+    identity = RunIdentity.objects.filter(run=run).values_list("key", flat=True).first()
+    return RunLook(
+        run=run,
+        key=identity or "",
+        pulse=beat,
+        axis=axis,
+        lines=lines,
+        chosen=chosen,
+        attempts=shown[:ATTEMPTS_SHOWN],
+        more_attempts=len(shown) > ATTEMPTS_SHOWN,
+        offers=offers.for_run(run, actor),
+        blockers=queries.blockers(run),
+        events=recent_events(run, {stage.id: stage.name for stage in stages}),
+        outside=reconciliation_list(run.id) if run.status == RunStatus.CANCELLED else [],
+        now=now,
+    )
+
+
+def recent_events(run: Run, names: dict[uuid.UUID, str]) -> list[Told]:
+    """The newest events that matter to a person, newest first."""
+    found = queries.timeline(run).exclude(kind__in=sorted(MINOR)).order_by("-id")[:EVENTS_SHOWN]
+    return _told(list(found), names)
+
+
+def all_events(actor: Actor, run_id: uuid.UUID) -> tuple[Run, list[Told]]:
+    """Every event of a run in words, newest first, up to EVENTS_PER_PAGE."""
+    run = queries.run_detail(actor, run_id)
+    names = dict(Stage.objects.filter(run=run).values_list("id", "name"))
+    return run, _told(list(queries.timeline(run).order_by("-id")[:EVENTS_PER_PAGE]), names)
+
+
+def attempt_look(actor: Actor, attempt_id: uuid.UUID) -> AttemptLook:
+    """One attempt with what went in, what came out and what was logged (P86); 404 when its run is not visible."""
+    attempt = (
+        Attempt.objects.filter(id=attempt_id, stage__run__in=queries.visible_runs(actor))
+        .select_related("stage", "stage__run", "progress", "session")
+        .first()
+    )
+    if attempt is None:
+        raise Refusal("not_found", "there is no such attempt")
+    logs = list(LogLine.objects.filter(attempt=attempt).order_by("id")[: LOG_LINES_SHOWN + 1])
+    changed = Event.objects.filter(run_id=attempt.run_id, stage=attempt.stage_id, kind="stage.input_changed")
+    changes = {event.data["epoch"]: event.data["previous"] for event in changed if event.data}
+    # the first replacement after the attempt's epoch holds what went in then
+    later = min((epoch for epoch in changes if epoch > attempt.epoch), default=None)
+    return AttemptLook(
+        run=attempt.stage.run,
+        attempt=attempt,
+        text_in=attempt.stage.input if later is None else changes[later],
+        input_changed=later is not None,
+        output=StageOutput.objects.filter(stage_id=attempt.stage_id, attempt=attempt.id)
+        .values_list("body", flat=True)
+        .first(),
+        logs=logs[:LOG_LINES_SHOWN],
+        more_logs=len(logs) > LOG_LINES_SHOWN,
+        late=list(attempt.late_evidence.order_by("id")[:10]),
+        now=database_now(),
+    )
+
+
+def held_by(session_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[Attempt]]:
+    """The attempts that these worker sessions hold now, with stage and run."""
+    found: dict[uuid.UUID, list[Attempt]] = defaultdict(list)
+    rows = Attempt.objects.filter(session__in=session_ids, state__in=sorted(ACTIVE_ATTEMPT))
+    for attempt in rows.select_related("stage", "stage__run").order_by("expires_at"):
+        found[attempt.session_id].append(attempt)  # type: ignore[index]
+    return found
+
+
+def _light_attempts(stages: Sequence[Stage]) -> list[Attempt]:
+    """All attempts with only what the drawing needs."""
+    fields = (
+        "stage_id",
+        "number",
+        "state",
+        "worker",
+        "dispatched_at",
+        "started_at",
+        "finished_at",
+        "error_code",
+        "decision",
+    )
+    return list(Attempt.objects.filter(stage__in=stages).only(*fields).order_by("stage_id", "number"))
+
+
+def _by_stage(rows: Sequence[Any]) -> dict[uuid.UUID, list[Any]]:
+    found: dict[uuid.UUID, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.stage_id].append(row)
+    return found
+
+
+def _line(
+    stage: Stage,
+    run: Run,
+    actor: Actor,
+    axis: drawing.Axis,
+    attempts: list[Attempt],
+    gates: list[Gate],
+    letter: DeadLetter | None,
+    names: dict[int, str],
+    now: datetime,
+) -> StageLine:
+    gate = next((gate for gate in reversed(gates) if gate.epoch == stage.epoch), None)
+    denied = gate is not None and gate.state == GateState.REJECTED
+    due = stage.available_at if stage.state == StageState.RETRY_SCHEDULED else None
+    return StageLine(
+        stage=stage,
+        bars=drawing.bars_of(axis, attempts, gates, due, now),
+        tries=len(attempts),
+        gate=gate,
+        letter=letter,
+        needs=[names[position] for position in stage.depends_on],
+        offers=offers.for_stage(stage, run, actor, denied=denied),
+    )
+
+
+def _telling(lines: Sequence[StageLine]) -> StageLine:
+    """The stage that an operator came to see."""
+    ended = (StageState.COMPLETED, StageState.SKIPPED)
+    return min(
+        lines,
+        key=lambda line: (
+            TELLING.index(StageState(line.stage.state)),
+            -line.stage.position if line.stage.state in ended else line.stage.position,
+        ),
+    )
+
+
+def _told(events: Sequence[Event], names: dict[uuid.UUID, str]) -> list[Told]:
+    return [tell(event, event.at, names.get(event.stage, "") if event.stage else "") for event in events]

@@ -1,0 +1,130 @@
+"""What every screen shares: who looks at which workspace, one helper for page or part, and refusals as pages.
+
+A person sees only workspaces of which they are a member; anything else is 404. A missing right is a 403 page that names
+it. The chosen workspace is kept in the session; `?workspace=SLUG` changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
+from django_htmx.http import HttpResponseClientRedirect
+
+from pipelines.access import VIEW, Actor
+from pipelines.errors import Refusal
+from pipelines.models import Member, Workspace
+from pipelines.sql import database_now
+
+SESSION_KEY = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One look at a screen: the person as an actor in the workspace they chose, and where else they could go."""
+
+    actor: Actor
+    workspace: Workspace
+    others: tuple[Workspace, ...]
+
+
+class ScreenRequest(HttpRequest):
+    """What a view behind `screen` gets."""
+
+    visit: Visit
+    htmx: Any
+
+
+View = Callable[..., HttpResponse]
+
+
+def screen(view: View) -> View:
+    """A view for people: asks for a log-in, finds the workspace, and turns a refusal into a page that explains it."""
+
+    @wraps(view)
+    def wrapped(request: ScreenRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not request.user.is_authenticated:
+            return go_on(request, f"{reverse('console:login')}?{urlencode({'next': _return_path(request)})}")
+        memberships = list(Member.objects.filter(user=request.user).select_related("workspace").order_by("workspace"))
+        if not memberships:
+            return render(request, "console/no_workspace.html", {"now": None}, status=403)
+        try:
+            member = _chosen(request, memberships)
+            if member is None:
+                return go_on(request, f"{reverse('console:workspaces')}?{urlencode({'next': _return_path(request)})}")
+            request.visit = _visit(request, member, memberships)
+            request.visit.actor.require(VIEW)
+            return view(request, *args, **kwargs)
+        except Refusal as refusal:
+            return refused(request, refusal)
+
+    return wrapped
+
+
+def show(
+    request: ScreenRequest, page: str, context: dict[str, Any], *, part: str | None = None, status: int = 200
+) -> HttpResponse:
+    """Renders `page`, or only `part` of it when HTMX asks for the part."""
+    wanted = part if part and request.htmx and not request.htmx.boosted else page
+    response = render(request, wanted, {"now": database_now(), "visit": request.visit, **context}, status=status)
+    # the same address answers with a page or a part of it
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def go_on(request: HttpRequest, address: str) -> HttpResponse:
+    """Leads to `address`, from a page or out of a dialog."""
+    if getattr(request, "htmx", None):
+        return HttpResponseClientRedirect(address)
+    response: HttpResponseRedirect = redirect(address)
+    response.status_code = 303 if request.method == "POST" else 302
+    return response
+
+
+def refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
+    """The page of a refusal: what, why, and the way out. Never an empty list."""
+    context = {"refusal": refusal, "visit": getattr(request, "visit", None)}
+    page = "console/_refused.html" if getattr(request, "htmx", None) else "console/refused.html"
+    return render(request, page, context, status=refusal.status)
+
+
+def _chosen(request: HttpRequest, memberships: list[Member]) -> Member | None:
+    """The membership that the address, then the session, then the lack of a choice names."""
+    slug = request.GET.get("workspace")
+    if slug:
+        for member in memberships:
+            if member.workspace.slug == slug:
+                request.session[SESSION_KEY] = str(member.workspace_id)
+                return member
+        raise Refusal("not_found", "there is no such workspace, or you are no member of it")
+    kept = request.session.get(SESSION_KEY)
+    for member in memberships:
+        if str(member.workspace_id) == kept:
+            return member
+    return memberships[0] if len(memberships) == 1 else None
+
+
+def _visit(request: HttpRequest, member: Member, memberships: list[Member]) -> Visit:
+    actor = Actor(
+        name=request.user.get_username(),
+        workspace_id=member.workspace_id,
+        channel="console",
+        user_id=request.user.pk,
+        role=member.role,
+    )
+    others = tuple(other.workspace for other in memberships if other != member)
+    return Visit(actor=actor, workspace=member.workspace, others=others)
+
+
+def _return_path(request: HttpRequest) -> str:
+    """Where to come back to: the page itself, never a part of it or an act."""
+    if getattr(request, "htmx", None):
+        return getattr(request.htmx, "current_url_abs_path", None) or reverse("console:runs")
+    return request.get_full_path() if request.method in ("GET", "HEAD") else reverse("console:runs")

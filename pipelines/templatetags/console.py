@@ -1,0 +1,260 @@
+"""How screens write states, times, durations and links; the same words everywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django import template
+from django.http import HttpRequest, QueryDict
+from django.urls import reverse
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+register = template.Library()
+
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+@register.filter
+def word(value: Any) -> str:
+    """A state or code of the model as people read it: `retry_scheduled` → `Retry scheduled`."""
+    text = str(value or "").replace("_", " ")
+    return text[:1].upper() + text[1:]
+
+
+@register.filter
+def sentence(text: Any) -> str:
+    """A detail as a sentence: a capital first, a full stop last."""
+    told = str(text or "").strip()
+    return f"{told[:1].upper()}{told[1:]}{'' if told.endswith(('.', '?', '!')) else '.'}" if told else ""
+
+
+@register.filter
+def first_line(text: Any) -> str:
+    """The first line that says anything."""
+    return next((line.strip() for line in str(text or "").splitlines() if line.strip()), "")
+
+
+@register.filter
+def shortened(text: Any, most: int = 20_000) -> str:
+    """A text that may be long, as far as a page can bear it; it says where it was cut."""
+    told = str(text)
+    return told if len(told) <= most else f"{told[:most]}\n… {len(told) - most:,} more characters"
+
+
+@register.filter
+def as_json(value: Any) -> str:
+    """A JSON value on one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+@register.filter
+def effect_words(mode: str) -> str:
+    """What an effect mode means for a repeat."""
+    return {"none": "none", "idempotent": "idempotent: safe to repeat", "external": "outside: never repeated blindly"}[
+        mode
+    ]
+
+
+@register.filter
+def progress_words(progress: Any) -> str:
+    """How far an attempt says it is."""
+    share = f"{progress.percent:g} %" if progress.percent is not None else ""
+    return f"{share} {progress.message}".strip()
+
+
+@register.filter
+def unlocalized(number: float) -> str:
+    """A coordinate, with a point whatever the locale."""
+    return f"{number:g}"
+
+
+@register.filter
+def capped(count: int, cap: int = 1000) -> str:
+    """A count that was not counted to its end: `1,000+`."""
+    return f"{cap:,}+" if count > cap else f"{count:,}"
+
+
+@register.filter
+def duration(span: timedelta | float | None) -> str:
+    """A length of time: `44s`, `4m 12s`, `2h 05m`, `3d 4h`; milliseconds below a second."""
+    if span is None:
+        return ""
+    seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    if seconds < 0:
+        return "0s"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    whole = int(seconds)
+    days, hours, minutes, rest = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60, whole % 60
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes:02}m"
+    return f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
+
+
+@register.simple_tag
+def badge(state: Any, text: str = "") -> SafeString:
+    """A state as glyph, word and hue; `text` says more than the state's own word."""
+    return format_html('<span class="badge" data-status="{}">{}</span>', state, text or word(state))
+
+
+@register.simple_tag
+def ago(moment: datetime | None, now: datetime | None) -> SafeString:
+    """A time relative to `now`, exact in `datetime` and title; the browser keeps it current."""
+    if moment is None or now is None:
+        return mark_safe("")
+    seconds = (now - moment).total_seconds()
+    text = _ahead(-seconds) if seconds <= -1 else _since(seconds)
+    mark = "" if seconds <= -1 else mark_safe(" data-ago")
+    return format_html('<time datetime="{}" title="{}"{}>{}</time>', _iso(moment), _exact(moment), mark, text)
+
+
+@register.simple_tag
+def at(moment: datetime | None, now: datetime | None = None) -> SafeString:
+    """A time of day, with its date when that is not today's."""
+    if moment is None:
+        return mark_safe("")
+    moment = moment.astimezone(UTC)
+    same_day = now is not None and now.astimezone(UTC).date() == moment.date()
+    text = f"{moment:%H:%M:%S}" if same_day else f"{moment:%Y-%m-%d %H:%M:%S}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', _iso(moment), _exact(moment), text)
+
+
+@register.simple_tag
+def between(start: datetime | None, end: datetime | None, now: datetime | None = None) -> str:
+    """How long something took, or has been going on."""
+    last = end or now
+    return duration(last - start) if start is not None and last is not None else ""
+
+
+@register.simple_tag
+def section(request: HttpRequest, name: str, label: str, keys: str) -> SafeString:
+    """A link of the top bar, marked where one is."""
+    address = reverse(name)
+    home = address == reverse("console:runs")
+    inside = request.path == address or request.path.startswith(f"{address}runs/" if home else address)
+    current = mark_safe(' aria-current="page"') if inside else ""
+    return format_html(
+        '<a href="{}" data-key="{}" data-key-label="{}"{}>{}</a>',
+        address,
+        keys,
+        f"go to {label.lower()}",
+        current,
+        label,
+    )
+
+
+@register.simple_tag
+def with_filter(params: QueryDict, name: str, value: Any) -> str:
+    """The list's address with one more filter, or without it where it is set; always from the first page."""
+    changed = params.copy()
+    for gone in ("cursor", "seen", "top"):
+        changed.pop(gone, None)
+    chosen = changed.getlist(name)
+    if str(value) in chosen:
+        changed.setlist(name, [other for other in chosen if other != str(value)])
+    else:
+        changed.appendlist(name, str(value))
+    return f"?{changed.urlencode()}" if changed.urlencode() else "."
+
+
+@register.simple_tag
+def without(params: QueryDict, *names: str) -> str:
+    """The list's address without these filters, from the first page."""
+    changed = params.copy()
+    for name in ("cursor", "seen", "top", *names):
+        changed.pop(name, None)
+    return f"?{changed.urlencode()}" if changed.urlencode() else "."
+
+
+@register.simple_tag
+def since_filter(params: QueryDict, moment: datetime) -> str:
+    """The list's address with only runs created after a moment."""
+    changed = params.copy()
+    changed.pop("cursor", None)
+    changed["created_after"] = _iso(moment.replace(microsecond=0))
+    return f"?{changed.urlencode()}"
+
+
+@register.simple_tag
+def page_link(params: QueryDict, cursor: str) -> str:
+    """The address of a neighbouring page of the same list."""
+    changed = params.copy()
+    for name in ("seen", "top"):
+        changed.pop(name, None)
+    changed["cursor"] = cursor
+    return f"?{changed.urlencode()}"
+
+
+@register.simple_tag
+def live_address(params: QueryDict, top: datetime | None, token: str) -> str:
+    """Where a list asks whether it changed: itself, held at its newest run, with what it shows now."""
+    changed = params.copy()
+    changed["seen"] = token
+    if top is not None:
+        changed["top"] = top.astimezone(UTC).isoformat()
+    return f"?{changed.urlencode()}"
+
+
+@register.filter
+def any_filter(wanted: Any) -> bool:
+    """Whether a filter narrows anything."""
+    return any(getattr(wanted, field.name) for field in fields(wanted))
+
+
+@register.filter
+def shortened_moment(text: str) -> str:
+    """A time of a filter as people read it; anything else as it is."""
+    moment = parse_datetime(text) if len(text) > 16 and text[:4].isdecimal() else None
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment and moment.tzinfo else text
+
+
+@register.simple_tag
+def theme_attributes(request: HttpRequest) -> SafeString:
+    """What a person chose about the looks, from their cookies; anything unknown is the default."""
+    theme, density = request.COOKIES.get("theme"), request.COOKIES.get("density")
+    parts = [f' data-theme="{theme}"'] if theme in ("light", "dark") else []
+    parts += [' data-density="comfortable"'] if density == "comfortable" else []
+    return mark_safe("".join(parts))  # noqa: S308 - from a closed set
+
+
+@register.simple_tag
+def theme_button(request: HttpRequest) -> SafeString:
+    """The button that changes the theme; without JavaScript it posts a form."""
+    other = "light" if request.COOKIES.get("theme") == "dark" else "dark"
+    return format_html(
+        '<button class="btn quiet small" name="theme" value="{}" data-theme-toggle>Light or dark</button>', other
+    )
+
+
+@register.simple_tag
+def density_button(request: HttpRequest) -> SafeString:
+    """The button that changes the density."""
+    other = "dense" if request.COOKIES.get("density") == "comfortable" else "comfortable"
+    return format_html('<button class="btn quiet small" name="density" value="{}">{}</button>', other, word(other))
+
+
+def _since(seconds: float) -> str:
+    if seconds < 5:
+        return "now"
+    size, unit = next(pair for pair in UNITS if seconds >= pair[0])
+    return f"{int(seconds // size)} {unit} ago"
+
+
+def _ahead(seconds: float) -> str:
+    size, unit = next(pair for pair in UNITS if seconds >= pair[0])
+    return f"in {int(seconds // size)} {unit}"
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _exact(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,163 @@
+"""Screens of runs, attempts, dead letters and workers: find, parse, call, show."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpResponse
+from django.urls import reverse
+from django.utils.dateparse import parse_datetime
+from django.views.decorators.http import require_http_methods, require_safe
+
+from pipelines import overview, queries, run_page, transitions
+from pipelines.access import STEER
+from pipelines.acts import Act, Step, perform
+from pipelines.filters import RUN_FILTERS, chosen, read_run_filter, refuse_unknown
+from pipelines.paging import page_of, read_cut
+from pipelines.screens import ScreenRequest, screen, show
+from pipelines.sql import database_now
+from pipelines.states import DeadLetterState
+
+LIVE = ("seen", "top")  # what a list that is being read says about itself
+
+
+@require_safe
+@screen
+def run_list(request: ScreenRequest) -> HttpResponse:
+    """The runs of the workspace, narrowed by the address. A list being read holds still: `top` is its newest run."""
+    actor, wanted, cut = request.visit.actor, read_run_filter(request.GET, LIVE), read_cut(request.GET)
+    top = parse_datetime(request.GET.get("top", "")) if request.htmx else None
+    rows = overview.rows(actor, overview.up_to(wanted, top) if top else wanted, cut)
+    fresh = overview.newer(actor, wanted, top) if top else 0
+    token = f"{rows.token}.{fresh}"
+    if request.htmx and request.GET.get("seen") == token:
+        return HttpResponse(status=204)
+    newest = top or (rows.lines[0].run.created_at if rows.lines and cut.position is None else None)
+    context = {"rows": rows, "wanted": wanted, "fresh": fresh, "token": token, "top": newest, "filters": RUN_FILTERS}
+    if not request.htmx:
+        now = database_now()
+        spans = [("last hour", now - timedelta(hours=1)), ("last day", now - timedelta(days=1))]
+        context |= {"facets": overview.facets(actor), "spans": [*spans, ("last week", now - timedelta(days=7))]}
+        context["address"] = request.build_absolute_uri("/")
+    return show(request, "runs/list.html", context, part="runs/_table.html")
+
+
+@require_safe
+@screen
+def run_page_view(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """One run: where it stands, why it does not move, its stages, and the attempts of the one that matters."""
+    look = run_page.look(request.visit.actor, run_id, _position(request))
+    return show(request, "runs/run.html", {"look": look}, part="runs/_run.html")
+
+
+@require_safe
+@screen
+def run_live(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """The run page's living part; 204 while nothing changed since `seen`."""
+    if run_page.pulse(request.visit.actor, run_id) == request.GET.get("seen"):
+        return HttpResponse(status=204)
+    look = run_page.look(request.visit.actor, run_id, _position(request))
+    return show(request, "runs/run.html", {"look": look}, part="runs/_run.html")
+
+
+@require_safe
+@screen
+def run_events(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Everything that happened to a run, as sentences."""
+    run, events = run_page.all_events(request.visit.actor, run_id)
+    context = {"run": run, "events": events, "limit": run_page.EVENTS_PER_PAGE}
+    return show(request, "runs/events.html", context)
+
+
+@require_safe
+@screen
+def attempt_page(request: ScreenRequest, attempt_id: uuid.UUID) -> HttpResponse:
+    """One attempt: error, traceback, input, output, logs."""
+    look = run_page.attempt_look(request.visit.actor, attempt_id)
+    return show(request, "runs/attempt.html", {"look": look}, part="runs/_attempt_row.html")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@screen
+def pause(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Asks for the reason, then pauses."""
+    run = queries.run_detail(request.visit.actor, run_id)
+    active = [stage.name for stage in queries.stages(run) if stage.state == "running"]
+    going_on = ", ".join(active) or "nothing runs now"
+    act = Act(
+        title=f"Pause {run.name}",
+        needs=STEER,
+        steps=[
+            Step("paused", "Stops", "nothing more of this run is handed out"),
+            Step("running", "Goes on", f"running attempts finish or give back: {going_on}"),
+            Step("waiting", "Counts on", "gates and the deadline; due retries become ready and wait"),
+        ],
+        button="Pause the run",
+        back=reverse("console:run", args=[run_id]),
+    )
+    return perform(request, act, lambda reason: _paused(request, run_id, reason))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@screen
+def resume(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Asks for a reason, then resumes."""
+    run = queries.run_detail(request.visit.actor, run_id)
+    ready = [stage.name for stage in queries.stages(run) if stage.state in ("ready", "retry_scheduled")]
+    act = Act(
+        title=f"Resume {run.name}",
+        needs=STEER,
+        steps=[
+            Step("ready", "Goes on", f"handed out again: {', '.join(ready) or 'whatever becomes ready'}"),
+            Step("completed", "Kept", "everything completed stays as it is; nothing is run again"),
+        ],
+        button="Resume the run",
+        back=reverse("console:run", args=[run_id]),
+    )
+    return perform(request, act, lambda reason: _resumed(request, run_id, reason))
+
+
+@require_safe
+@screen
+def dead_letter_list(request: ScreenRequest) -> HttpResponse:
+    """Stages that the machine has given up on, newest first; those that still wait for a person unless asked otherwise."""
+    refuse_unknown(request.GET, {"state"})
+    states = chosen(request.GET, "state", DeadLetterState.values) or ("open", "acknowledged")
+    letters = queries.dead_letters(request.visit.actor).filter(state__in=states)
+    found = page_of(letters, read_cut(request.GET), ("opened_at", "id"))
+    context = {"page": found, "states": states, "choices": DeadLetterState.values}
+    return show(request, "runs/dead_letters.html", context)
+
+
+@require_safe
+@screen
+def worker_list(request: ScreenRequest) -> HttpResponse:
+    """Worker sessions, those last heard of first, with what they hold."""
+    refuse_unknown(request.GET, ())
+    found = page_of(queries.worker_sessions(request.visit.actor), read_cut(request.GET), ("last_seen_at", "id"))
+    now = database_now()
+    held = run_page.held_by([session.id for session in found.rows])
+    workers = [(session, queries.is_live(session, now), held.get(session.id, [])) for session in found.rows]
+    return show(
+        request, "runs/workers.html", {"page": found, "workers": workers, "quiet": settings.RECOURSE_LEASE_SECONDS}
+    )
+
+
+def _position(request: ScreenRequest) -> int | None:
+    text = request.GET.get("stage", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else None
+
+
+def _paused(request: ScreenRequest, run_id: uuid.UUID, reason: str) -> str:
+    status = transitions.pause_run(run_id, actor=request.visit.actor, reason=reason)
+    messages.success(request, f"The run is {status}.", extra_tags=str(status))
+    return reverse("console:run", args=[run_id])
+
+
+def _resumed(request: ScreenRequest, run_id: uuid.UUID, reason: str) -> str:
+    status = transitions.resume_run(run_id, actor=request.visit.actor, reason=reason)
+    messages.success(request, f"The run was resumed; it is {status}.", extra_tags=str(status))
+    return reverse("console:run", args=[run_id])

@@ -1,0 +1,77 @@
+"""What a person answers on the retry and skip screens, read and checked before the verb is called."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.http import QueryDict
+
+from pipelines.errors import Refusal
+from pipelines.models import Stage
+from recovery.transitions import AND_DOWNSTREAM, STAGE_ONLY
+
+LARGEST = 256 * 1024  # bytes, as for an input or output that comes over the wire
+LONGEST_NOTE = 500
+
+# The operator's checklist of source 000 (P59, P87); each needs its tick and its note where a stage acts outside.
+CHECKS: tuple[tuple[str, str, str], ...] = (
+    ("outside", "I checked whether the outside operation already happened", "What did you find, and where?"),
+    ("cause", "The cause is resolved", "What was it, and what changed?"),
+    ("repeat", "Doing it again is safe: the handler is idempotent, or can tell what it did", "How do you know?"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAnswers:
+    """`new_input` is None when the stage keeps its own; `notes` are the checklist's, empty where none is asked."""
+
+    scope: str
+    new_input: str | None
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def reason(self, reason: str) -> str:
+        """The reason with the notes, as the audit keeps it."""
+        told = "; ".join(f"{name}: {note}" for name, note in self.notes.items())
+        return f"{reason} [checked {told}]".strip() if told else reason
+
+
+def read_retry(stage: Stage, params: QueryDict) -> RetryAnswers:
+    """Refuses, by field: an unknown scope, an input that is too large, a check that is missing where effects are at stake."""
+    errors: dict[str, list[str]] = {}
+    scope = params.get("scope", STAGE_ONLY)
+    if scope not in (STAGE_ONLY, AND_DOWNSTREAM):
+        errors["scope"] = ["choose one of the two"]
+    new_input = params.get("input", "") if params.get("change_input") else None
+    if new_input is not None and len(new_input.encode("utf-8", "replace")) > LARGEST:
+        errors["input"] = [f"at most {LARGEST // 1024} KiB"]
+    notes = {}
+    if stage.effect_mode == "external":
+        for name, _, _ in CHECKS:
+            notes[name] = " ".join(params.get(f"note_{name}", "").split())[:LONGEST_NOTE]
+            if not params.get(f"check_{name}") or not notes[name]:
+                errors[f"check_{name}"] = ["needed here, with a note: this stage acts outside"]
+    if errors:
+        raise Refusal("validation_error", "something is missing; nothing was changed", errors=errors)
+    return RetryAnswers(scope, new_input, notes)
+
+
+def read_output(params: QueryDict) -> tuple[Any, bool]:
+    """The output that a skipped stage shall hand on, as (JSON value, whether one was given)."""
+    text = params.get("output", "").strip()
+    if not text:
+        return None, False
+    if len(text.encode("utf-8", "replace")) > LARGEST:
+        raise Refusal(
+            "validation_error", "the output is too large", errors={"output": [f"at most {LARGEST // 1024} KiB"]}
+        )
+    try:
+        return json.loads(text, parse_constant=_no_constant), True
+    except (ValueError, RecursionError) as error:
+        message = 'this is not JSON; a text needs quotes, like "none"'
+        raise Refusal("validation_error", message, errors={"output": [message]}) from error
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,73 @@
+"""What an act on a stage or run will do, in lines for the screen: pure, from the rows as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipelines.acts import Step
+from pipelines.graph import descendants
+from pipelines.models import Stage
+from pipelines.states import ACTIVE_STAGE, TERMINAL_STAGE, StageState
+
+FINISHED = (StageState.COMPLETED, StageState.SKIPPED, StageState.FAILED)
+
+
+def later_than(stage: Stage, stages: Sequence[Stage]) -> list[Stage]:
+    """The stages that depend on it, directly or not, in graph order."""
+    behind = set(descendants(stage.position, {one.position: one.depends_on for one in stages}))
+    return [one for one in stages if one.position in behind]
+
+
+def of_retry(stage: Stage, stages: Sequence[Stage]) -> list[Step]:
+    """The lines of a retry, for both scopes."""
+    later = later_than(stage, stages)
+    kept = [one.name for one in stages if one.state in FINISHED and one is not stage and one not in later]
+    finished = [one.name for one in later if one.state in FINISHED]
+    lines = [Step("ready", "Runs again", f"{stage.name}, in epoch {stage.epoch + 1}; its counters start anew")]
+    if kept:
+        lines.insert(0, Step("completed", "Kept", f"{_count(kept, 'stage')}: {', '.join(kept)}"))
+    if finished:
+        told = f"{', '.join(finished)}: marked as made from the older result, or run again, as you choose"
+        lines.append(Step("retry_scheduled", "Behind it", told))
+    waiting = [one.name for one in later if one.state not in TERMINAL_STAGE]
+    if waiting:
+        lines.append(Step("pending", "Then", f"{', '.join(waiting)}, once {stage.name} is completed"))
+    lines.append(Step("superseded", "Not erased", "earlier attempts, outputs and decisions stay readable"))
+    if stage.effect_mode == "external":
+        told = f"what {stage.name} does outside: a retry does it again, it takes nothing back"
+        lines.append(Step("blocked", "May repeat", told))
+    return lines
+
+
+def of_skip(stage: Stage, stages: Sequence[Stage]) -> list[Step]:
+    """The lines of a skip."""
+    waiting = [one.name for one in later_than(stage, stages) if one.state not in TERMINAL_STAGE]
+    lines = [Step("skipped", "Left out", f"{stage.name} will not run; the run records that it was left out on purpose")]
+    if waiting:
+        lines.append(Step("ready", "Goes on", f"{', '.join(waiting)}, without its result unless you give one"))
+    if stage.state == StageState.NEEDS_RECONCILIATION:
+        told = f"what {stage.name} did outside stays unknown; skipping does not undo it"
+        lines.append(Step("blocked", "Uncertain", told))
+    return lines
+
+
+def of_cancel(stages: Sequence[Stage]) -> list[Step]:
+    """The lines of a cancel: what ends, and what may still go on outside."""
+    unfinished = [one.name for one in stages if one.state not in TERMINAL_STAGE]
+    done = [one.name for one in stages if one.state in FINISHED]
+    lines = [Step("cancelled", "Ends for good", f"{_count(unfinished, 'stage')}: {', '.join(unfinished) or 'none'}")]
+    if done:
+        lines.append(Step("completed", "Stays", f"{', '.join(done)}: nothing of it is undone"))
+    for stage in stages:
+        if stage.state in ACTIVE_STAGE:
+            told = f"{stage.name}: its worker is told to stop; what it has begun outside may still go on"
+            lines.append(Step("running", "May go on", told))
+        elif stage.state == StageState.NEEDS_RECONCILIATION:
+            lines.append(Step("blocked", "Uncertain", f"{stage.name}: what it did outside is unknown"))
+        elif stage.state == StageState.WAITING:
+            lines.append(Step("waiting", "Open gate", f"{stage.name}: its decision is no longer asked for"))
+    return lines
+
+
+def _count(names: Sequence[str], noun: str) -> str:
+    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}"

@@ -1,0 +1,122 @@
+"""Screens of recovery acts: cancel a run, retry or skip a stage. Consequences first, then the verb."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from pipelines import queries
+from pipelines.access import RECOVER, STEER
+from pipelines.acts import Act, perform
+from pipelines.models import Run, Stage
+from pipelines.screens import ScreenRequest, screen
+from recovery import answers, consequences, transitions
+
+acting = require_http_methods(["GET", "HEAD", "POST"])
+
+
+@acting
+@screen
+def cancel(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Shows what ends and what may go on outside, asks for the reason, then cancels; the run page lists what remains."""
+    run = queries.run_detail(request.visit.actor, run_id)
+    act = Act(
+        title=f"Cancel {run.name}",
+        needs=STEER,
+        steps=consequences.of_cancel(queries.stages(run)),
+        warning="A cancelled run stays cancelled. Cancel stops our work; it cannot undo or stop what already began outside.",
+        button="Cancel the run",
+        back=reverse("console:run", args=[run_id]),
+        danger=True,
+        reason_required=True,
+    )
+    return perform(request, act, lambda reason: _cancelled(request, run, reason))
+
+
+@acting
+@screen
+def retry(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
+    """Shows what is kept and what runs again, asks for scope, input and checks, then retries (P65–P68, P86–P88)."""
+    stage = queries.stage_detail(request.visit.actor, stage_id)
+    steps = consequences.of_retry(stage, queries.stages(stage.run))
+    act = Act(
+        title=f"Retry {stage.name} of {stage.run.name}",
+        needs=RECOVER,
+        steps=steps,
+        button=f"Retry {stage.name}",
+        back=_page_of(stage),
+        reason_required=stage.state != "failed",
+        fields="recovery/_retry_fields.html",
+        answers={"stage": stage, "checks": _checks(request), "given": request.POST},
+    )
+    return perform(request, act, lambda reason: _retried(request, stage, reason))
+
+
+@acting
+@screen
+def skip(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
+    """Shows what goes on without the stage, asks for the reason and perhaps an output, then skips (P69–P71)."""
+    stage = queries.stage_detail(request.visit.actor, stage_id)
+    act = Act(
+        title=f"Skip {stage.name} of {stage.run.name}",
+        needs=RECOVER,
+        steps=consequences.of_skip(stage, queries.stages(stage.run)),
+        warning="Skip only when the process can do without this result.",
+        button=f"Skip {stage.name}",
+        back=_page_of(stage),
+        reason_required=True,
+        fields="recovery/_skip_fields.html",
+        answers={"stage": stage, "given": request.POST},
+    )
+    return perform(request, act, lambda reason: _skipped(request, stage, reason))
+
+
+def _cancelled(request: ScreenRequest, run: Run, reason: str) -> str:
+    done = transitions.cancel_as_operation(run.id, actor=request.visit.actor, reason=reason)
+    left = len(done.result.get("reconciliation", []))
+    told = f"{left} to look after outside, listed below." if left else "Nothing was in flight outside."
+    messages.success(request, f"The run is cancelled. {told}", extra_tags="blocked" if left else "cancelled")
+    return reverse("console:run", args=[run.id])
+
+
+def _retried(request: ScreenRequest, stage: Stage, reason: str) -> str:
+    given = answers.read_retry(stage, request.POST)
+    transitions.retry_stage(
+        stage.id,
+        actor=request.visit.actor,
+        scope=given.scope,
+        reason=given.reason(reason),
+        new_input=given.new_input,
+        acknowledge_effects=bool(given.notes),
+    )
+    messages.success(request, f"{stage.name} runs again, in epoch {stage.epoch + 1}.", extra_tags="ready")
+    return _page_of(stage)
+
+
+def _skipped(request: ScreenRequest, stage: Stage, reason: str) -> str:
+    output, has_output = answers.read_output(request.POST)
+    transitions.skip_stage(stage.id, actor=request.visit.actor, reason=reason, output=output, has_output=has_output)
+    messages.success(request, f"{stage.name} is skipped.", extra_tags="skipped")
+    return _page_of(stage)
+
+
+def _page_of(stage: Stage) -> str:
+    return f"{reverse('console:run', args=[stage.run_id])}?stage={stage.position}"
+
+
+def _checks(request: ScreenRequest) -> list[dict[str, str]]:
+    """The checklist with what was ticked and noted already."""
+    return [
+        {
+            "name": name,
+            "claim": claim,
+            "question": question,
+            "ticked": request.POST.get(f"check_{name}", ""),
+            "note": request.POST.get(f"note_{name}", ""),
+        }
+        for name, claim, question in answers.CHECKS
+    ]
