@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from http.client import HTTPException
 from pathlib import Path
 
-from recourse import ApiError, OutcomeUnknown, SyncClient
+from recourse import ApiError, IdempotencyConflict, OutcomeUnknown, SyncClient
 
 from samples import places
 from samples.local_http import ask
@@ -40,6 +40,9 @@ def feed(client: SyncClient, stopping: threading.Event) -> None:
     while fed < FIRST_DAYS + FURTHER_DAYS and not stopping.is_set():
         try:
             _create(client, newest - timedelta(days=fed))
+        except IdempotencyConflict:
+            # Somebody made this day's run before, in another way: the day has its run.
+            log.info("%s has a run already", newest - timedelta(days=fed))
         except (OutcomeUnknown, ApiError) as error:
             log.warning("the console took no run; trying again: %s", error)
             stopping.wait(RETRY_SECONDS)

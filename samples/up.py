@@ -77,14 +77,16 @@ def _release(workspace: Any) -> None:
     from django.contrib.auth import get_user_model
 
     from pipelines.access import Actor
-    from pipelines.definitions import validate_definition
+    from pipelines.definitions import with_defaults
     from pipelines.models import Member, Pipeline, Release, Role
     from pipelines.releases import canonical, register_release
     from pipelines.states import ReleaseStatus
 
-    definition = validate_definition(json.loads(Path(__file__).with_name("fx_daily.json").read_text()))
+    definition = with_defaults(json.loads(Path(__file__).with_name("fx_daily.json").read_text()))
     pipeline, _ = Pipeline.objects.get_or_create(
-        workspace=workspace, slug=definition["slug"], defaults={"name": definition["name"]}
+        workspace=workspace,
+        slug=definition["slug"],
+        defaults={"name": definition["name"], "description": definition["description"]},
     )
     environment = workspace.environments.get(slug=ENVIRONMENT)
     # Registering is recorded even when it changes nothing, so a start that has nothing new does not ask for it.

@@ -1,0 +1,221 @@
+"""The samples as a newcomer meets them: a fresh `up`, two months of days, and a worker that is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+
+from config import embedded
+from samples.feeder import FIRST_DAYS
+from samples.fx_daily import PLAUSIBLE_CHANGE
+from samples.local_http import Faults, Request
+from samples.rates_service import RatesService
+from tests.config.console_process import ConsoleProcess, processes_of, wait_until
+
+pytestmark = [pytest.mark.embedded, pytest.mark.xdist_group("up")]
+
+# Short, so that what a killed worker held comes back within the test.
+LEASE = {"RECOURSE_LEASE_SECONDS": "5"}
+UNFINISHED = "SELECT count(*) FROM pipelines_run WHERE status NOT IN ('completed', 'failed', 'cancelled')"
+DAYS = "SELECT substr(i.key, 10), r.status, r.id FROM pipelines_run r JOIN pipelines_runidentity i ON i.run_id = r.id"
+DAYS += " WHERE i.key LIKE 'fx-daily:%' ORDER BY i.key DESC LIMIT 60"
+ATTEMPTS = (
+    "SELECT s.name, s.state, s.recovery_count, s.last_error_code, array_agg(a.state ORDER BY a.number)"
+    " FROM pipelines_stage s JOIN pipelines_attempt a ON a.stage_id = s.id WHERE s.run_id = ANY(%s) GROUP BY s.id"
+)
+RUNNING_IN_A_WORKER = (
+    "SELECT w.pid FROM pipelines_attempt a JOIN pipelines_workersession w ON w.id = a.session_id"
+    " WHERE a.state = 'running' AND w.application_id IS NULL GROUP BY w.pid ORDER BY count(*) DESC LIMIT 1"
+)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    yield directory
+    # Whatever a failed test left running is this test's own.
+    for pid in processes_of(directory):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def start(data_dir: Path) -> Iterator[Callable[[], ConsoleProcess]]:
+    """Starts a console with samples and waits until it is ready."""
+    consoles: list[ConsoleProcess] = []
+
+    def new() -> ConsoleProcess:
+        console = ConsoleProcess(data_dir, samples=True, environment=LEASE)
+        consoles.append(console)
+        console.wait_until_ready()
+        return console
+
+    yield new
+    for console in consoles:
+        console.end(signal.SIGKILL)
+        # Shown with a failed test.
+        sys.stderr.write(console.log_path.read_text())
+
+
+class Database:
+    """The console's rows and the samples' own, as they are now."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+
+    def rows(self, statement: str, *values: Any) -> list[Any]:
+        where = {"host": str(embedded.socket_directory(self.data_dir)), "port": embedded.PORT}
+        with psycopg.connect(user=embedded.USER, dbname=embedded.DATABASE, **where) as connection:
+            return connection.execute(statement, values or None).fetchall()
+
+    def one(self, statement: str, *values: Any) -> Any:
+        return self.rows(statement, *values)[0][0]
+
+    def own(self, file: str, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self.data_dir / "samples" / file)) as connection:
+            return connection.execute(statement).fetchall()
+
+
+def kill_a_busy_worker(database: Database) -> None:
+    """kill -9 of a Celery child that holds running attempts; of those, some are still its own afterwards."""
+    held = "SELECT count(*) FROM pipelines_attempt a JOIN pipelines_workersession w ON w.id = a.session_id"
+    for _ in range(20):
+        wait_until(lambda: database.rows(RUNNING_IN_A_WORKER), seconds=40, why="no stage ran under Celery")
+        ((pid,),) = database.rows(RUNNING_IN_A_WORKER) or [(0,)]
+        if pid not in processes_of(database.data_dir):
+            continue
+        os.kill(pid, signal.SIGKILL)
+        if database.one(f"{held} WHERE a.state = 'running' AND w.pid = %s", pid):
+            return
+    raise AssertionError("no worker was caught in the middle")
+
+
+def expected_days() -> tuple[set[str], set[str], set[str]]:
+    """The first days' fate by the bank's own file: published, missing, and with a jump that a person must judge."""
+    service = RatesService(Faults("quiet", {"nothing": 0.0}))
+
+    def get(path: str) -> Any:
+        return service.answer(Request("GET", path, {}, b""))
+
+    newest = date.fromisoformat(get("/rates").body["newest"])
+    days = {(newest - timedelta(days=back)).isoformat() for back in range(FIRST_DAYS)}
+    answers = {day: get(f"/rates/{day}") for day in days}
+    missing = {day for day, answer in answers.items() if answer.status == 404}
+    jumps = {
+        day
+        for day, answer in answers.items()
+        if day not in missing
+        for name, rate in answer.body["previous"]["rates"].items()
+        if abs(answer.body["rates"].get(name, rate) / rate - 1) > PLAUSIBLE_CHANGE
+    }
+    return days - missing - jumps, missing, jumps
+
+
+def test_sixty_days_arrive_once_each_though_services_fail_and_a_worker_is_killed(
+    data_dir: Path, start: Callable[[], ConsoleProcess]
+) -> None:
+    """P2, P3, P30, P41, F16: retries for what may pass, none for what cannot, and recovery after kill -9."""
+    console = start()
+    database = Database(data_dir)
+    kill_a_busy_worker(database)
+    keys = {name: (data_dir / "samples" / f"{name}.key").read_text().strip() for name in ("fx", "billing")}
+    foreign = {
+        "billing": create(console, keys["billing"], "fx.fetch"),
+        "fx": create(console, keys["fx"], "ValidateInvoiceHandler"),
+    }
+    wait_until(
+        lambda: len(database.rows(DAYS)) == FIRST_DAYS and database.one(UNFINISHED) == len(foreign),
+        seconds=90,
+        why=f"not all runs ended: {console.log_path.read_text()}",
+    )
+    published, missing, jumps = expected_days()
+    rows = database.rows(DAYS)
+    assert {day for day, status, _ in rows if status == "completed"} == published
+    assert {day for day, status, _ in rows if status == "failed"} == missing | jumps
+    assert {len(published) > 30, len(missing) > 10} == {True}
+
+    # Stored and published once each, and nothing of a day that failed.
+    assert {day for (day,) in database.own("fx.sqlite", "SELECT day FROM rate_day")} >= published
+    failed_rows = "SELECT day FROM rate_day WHERE day IN ({})".format(", ".join(f"'{day}'" for day in missing | jumps))
+    assert database.own("fx.sqlite", failed_rows) == []
+    sent = dict(database.own("published.sqlite", "SELECT day, revision FROM published"))
+    assert {day: sent.get(day) for day in published} == dict.fromkeys(published, 1)
+    assert not sent.keys() & (missing | jumps)
+    assert database.own("published.sqlite", "SELECT count(*) FROM request GROUP BY day HAVING count(*) > 1") == []
+
+    stages = database.rows(ATTEMPTS, [run for _, _, run in rows])
+    retried = {name for name, state, _, _, attempts in stages if state == "completed" and "failed" in attempts}
+    assert retried == {"fetch", "publish"}
+    recovered = [attempts for _, state, count, _, attempts in stages if count and state == "completed"]
+    assert recovered, "the killed worker's stages came back"
+    assert all("lost" in attempts for attempts in recovered)
+    final = [attempts for _, _, _, code, attempts in stages if code == "MISSING_REQUIRED_DATA"]
+    assert len(final) == len(missing)
+    letters = database.rows(
+        "SELECT d.reason, d.state, count(*) FROM pipelines_deadletter d WHERE d.run_id = ANY(%s) GROUP BY 1, 2",
+        [run for _, _, run in rows],
+    )
+    assert letters == [("terminal_error", "open", len(missing | jumps))]
+    decided = database.rows(
+        "SELECT DISTINCT a.decision->>'verdict' FROM pipelines_attempt a JOIN pipelines_stage s ON s.id = a.stage_id"
+        " WHERE a.error_code = 'MISSING_REQUIRED_DATA' AND s.run_id = ANY(%s)",
+        [run for _, _, run in rows],
+    )
+    assert decided == [("terminal_error",)]
+
+    # Two invoices went through the HTTP worker.
+    assert lookup(console, keys["billing"], "invoice-40:validate:v1")["status"] == "completed"
+    bad = lookup(console, keys["billing"], "invoice-41:validate:v1")
+    assert (bad["status"], bad["failure"]["code"], bad["stages"][0]["attempt"]) == ("failed", "VALIDATION_ERROR", 1)
+    # Nobody took what belongs to another application, though there was a handler of that name.
+    for name, key in foreign.items():
+        assert lookup(console, keys[name], key)["status"] == "queued"
+
+    assert console.end() == 0
+    assert processes_of(data_dir) == {}
+
+    # A second start finds everything as it was.
+    console = start()
+    wait_until(
+        lambda: database.one("SELECT count(*) FROM pipelines_workersession WHERE worker_name = 'invoices'") == 2,
+        why=f"the invoice worker did not come back: {console.log_path.read_text()}",
+    )
+    assert database.rows(DAYS)[:FIRST_DAYS] == rows
+    assert database.one("SELECT count(*) FROM pipelines_release WHERE pipeline_id IS NOT NULL") == 1
+    assert database.one("SELECT count(*) FROM pipelines_apikey") == len(keys)
+    assert {name: (data_dir / "samples" / f"{name}.key").read_text().strip() for name in keys} == keys
+    assert console.end() == 0
+    assert processes_of(data_dir) == {}
+
+
+def create(console: ConsoleProcess, key: str, handler: str) -> str:
+    """A run with one stage for `handler`: its idempotency key."""
+    name = f"foreign:{handler}"
+    stage = {"stageName": "foreign", "stageHandlerName": handler, "input": '{"date": "2026-05-29"}'}
+    body = {"idempotencyKey": name, "name": "foreign", "stages": [stage]}
+    answer = httpx.post(f"{console.url}/pipelines/idempotent", json=body, headers={"X-API-Key": key}, timeout=20)
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+def lookup(console: ConsoleProcess, key: str, idempotency_key: str) -> Any:
+    answer = httpx.post(
+        f"{console.url}/pipelines/by-idempotency-key",
+        json={"idempotencyKey": idempotency_key},
+        headers={"X-API-Key": key},
+        timeout=20,
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.json()
