@@ -110,7 +110,7 @@ class _Search:
         statement = self._by_stage() or self._by_value() or self._plain()
         return [(at, run_id) for at, run_id in query(statement, self.params)]
 
-    def conditions(self) -> str:
+    def conditions(self, *, with_code: bool = True) -> str:
         """What every run of the list fulfils, apart from its words."""
         wanted, places = self.wanted, self.places
         every = (
@@ -121,9 +121,10 @@ class _Search:
             wanted.status and "r.status = ANY(%(status)s)",
             wanted.recovered_from and "r.recovered_from_id = ANY(%(sources)s)",
             wanted.handler
-            and "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.handler = ANY(%(handlers)s))",
-            wanted.error_code
-            and "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.last_error_code = ANY(%(codes)s))",
+            and "EXISTS (SELECT FROM pipelines_stage h WHERE h.run_id = r.id AND h.handler = ANY(%(handlers)s))",
+            with_code
+            and wanted.error_code
+            and "EXISTS (SELECT FROM pipelines_stage e WHERE e.run_id = r.id AND e.last_error_code = ANY(%(codes)s))",
             self.window("r.created_at", "r.id"),
         )
         return " AND ".join(text for text in every if text)
@@ -183,22 +184,34 @@ class _Search:
         )
 
     def _by_stage(self) -> str | None:
-        """Handler or error code: the stages' index, which knows when their run was created."""
+        """Handler or error code: the stages' index, which knows when their run was created.
+
+        Errors are few, so they lead whatever else is asked; a handler leads alone.
+        """
         wanted = self.wanted
-        if bool(wanted.handler) == bool(wanted.error_code) or wanted.status or wanted.recovered_from:
+        others = wanted.status or wanted.recovered_from or self.places.pipelines
+        if wanted.error_code:
+            values, matches = "%(codes)s", "s.last_error_code = w.one AND s.last_error_code <> ''"
+        elif wanted.handler and not others:
+            values, matches = "%(handlers)s", "s.handler = w.one"
+        else:
             return None
-        if self.places.pipelines:
-            return None
-        values, column = ("%(handlers)s", "handler") if wanted.handler else ("%(codes)s", "last_error_code")
-        some = "" if wanted.handler else " AND s.last_error_code <> ''"
         window = self.window("s.run_created_at", "s.run_id")
+        if others or (wanted.error_code and wanted.handler):
+            # the fence keeps the index's order: the run of each stage is looked at in turn, until the page is full
+            joined = (
+                " CROSS JOIN LATERAL (SELECT FROM pipelines_run r WHERE r.id = s.run_id"
+                f" AND {self.conditions(with_code=False)} OFFSET 0) fits"
+            )
+        else:
+            joined = ""
         return (
             f"SELECT DISTINCT found.created_at, found.id FROM {self._rungs()} v(app, env)"
             f" CROSS JOIN unnest({values}::text[]) w(one) CROSS JOIN LATERAL ("
-            "SELECT DISTINCT s.run_created_at AS created_at, s.run_id AS id FROM pipelines_stage s"
-            f" WHERE s.application_id = v.app AND s.environment_id = v.env AND s.{column} = w.one{some}"
-            f"{' AND ' + window if window else ''}"
-            f" ORDER BY {self.order} LIMIT %(limit)s) found ORDER BY {self.order} LIMIT %(limit)s"
+            f"SELECT DISTINCT s.run_created_at AS created_at, s.run_id AS id FROM pipelines_stage s{joined}"
+            f" WHERE s.application_id = v.app AND s.environment_id = v.env AND {matches}{' AND ' + window if window else ''}"
+            f" ORDER BY s.run_created_at {self.direction}, s.run_id {self.direction} LIMIT %(limit)s) found"
+            f" ORDER BY {self.order} LIMIT %(limit)s"
         )
 
     def _rungs(self) -> str:
