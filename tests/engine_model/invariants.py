@@ -1,0 +1,159 @@
+"""What must always hold (model.md §4), asked of the database in SQL. Each query lists the rows that break one of them.
+
+    assert_invariants()
+
+Looks at every run there is, whatever made it, so any test may end with it. Two rows of the table are the database's own
+work and are proven by name in test_guards.py: I6 and I7 (triggers).
+"""
+
+from __future__ import annotations
+
+from pipelines.sql import query
+
+ACTIVE = "('dispatched', 'running')"
+TERMINAL_RUN = "('completed', 'failed', 'cancelled')"
+
+INVARIANTS: dict[str, str] = {
+    "I1 attempt numbers rise by one from 1, and the stage knows the last": """
+        SELECT s.id, s.attempt_number, count(a.id), max(a.number)
+        FROM pipelines_stage s LEFT JOIN pipelines_attempt a ON a.stage_id = s.id GROUP BY s.id
+        HAVING s.attempt_number <> count(a.id) OR s.attempt_number <> coalesce(max(a.number), 0)
+            OR count(DISTINCT a.number) <> count(a.id)
+    """,
+    "I1 a later attempt belongs to no earlier epoch": """
+        SELECT a.id FROM pipelines_attempt a JOIN pipelines_attempt b ON b.stage_id = a.stage_id
+        WHERE b.number > a.number AND b.epoch < a.epoch
+    """,
+    "I2 an active stage has exactly one active attempt, its last; no other stage has any": f"""
+        SELECT s.id, s.state, array_agg(a.state || a.number) FROM pipelines_stage s
+        LEFT JOIN pipelines_attempt a ON a.stage_id = s.id AND a.state IN {ACTIVE} GROUP BY s.id
+        HAVING (s.state IN {ACTIVE}) <> (count(a.id) = 1) OR count(a.id) > 1
+            OR (count(a.id) = 1 AND (max(a.state) <> s.state OR max(a.number) <> s.attempt_number))
+    """,
+    "I3 a running attempt has a session, and times that go with its state": """
+        SELECT id FROM pipelines_attempt
+        WHERE (state = 'running' AND (session_id IS NULL OR started_at IS NULL))
+            OR (state IN ('dispatched', 'running')) <> (finished_at IS NULL)
+    """,
+    "I4 a terminal run has no active stage, lease, dispatch, open gate or queue entry": f"""
+        SELECT r.id, s.name, s.state FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id
+        WHERE r.status IN {TERMINAL_RUN} AND (
+            s.state NOT IN ('pending', 'completed', 'failed', 'skipped', 'cancelled')
+            OR (r.status = 'cancelled' AND s.state = 'pending')
+            OR EXISTS (SELECT FROM pipelines_attempt a WHERE a.stage_id = s.id AND a.state IN {ACTIVE})
+            OR EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.state = 'open')
+            OR EXISTS (SELECT FROM pipelines_queueentry q WHERE q.stage_id = s.id))
+    """,
+    "I4 a run that has ended says when, one that goes on does not": f"""
+        SELECT id FROM pipelines_run WHERE (status IN {TERMINAL_RUN}) <> (finished_at IS NOT NULL)
+            OR (status IN {TERMINAL_RUN} AND paused)
+            OR (status IN ('pausing', 'paused')) <> paused
+    """,
+    "I5 a stage is where its last event took it, and its events are a chain": """
+        SELECT * FROM (
+            SELECT s.id, s.state, e.kind, e.from_state, e.to_state,
+                lag(e.to_state, 1, CASE WHEN e.from_state = '' THEN '' ELSE 'pending' END)
+                    OVER (PARTITION BY s.id ORDER BY e.id) AS before,
+                lead(e.id) OVER (PARTITION BY s.id ORDER BY e.id) IS NULL AS is_last
+            FROM pipelines_stage s JOIN pipelines_event e ON e.stage = s.id
+            WHERE e.kind LIKE 'stage.%%' AND e.to_state <> ''
+        ) told WHERE before <> from_state OR (is_last AND to_state <> state)
+    """,
+    "I5 a stage without an event is as it was made": """
+        SELECT s.id, s.state FROM pipelines_stage s WHERE s.state <> 'pending'
+            AND NOT EXISTS (SELECT FROM pipelines_event e WHERE e.stage = s.id AND e.to_state <> '')
+    """,
+    "I5 a run is where its last event took it, and its events are a chain": """
+        SELECT * FROM (
+            SELECT r.id, r.status, e.kind, e.from_state, e.to_state,
+                lag(e.to_state, 1, '') OVER (PARTITION BY r.id ORDER BY e.id) AS before,
+                lead(e.id) OVER (PARTITION BY r.id ORDER BY e.id) IS NULL AS is_last
+            FROM pipelines_run r JOIN pipelines_event e ON e.run_id = r.id
+            WHERE e.kind LIKE 'run.%%' AND e.to_state <> ''
+        ) told WHERE before <> from_state OR (is_last AND to_state <> status)
+    """,
+    "I5 an attempt's beginning and end are told": f"""
+        SELECT a.id, a.number, a.state FROM pipelines_attempt a
+        WHERE NOT EXISTS (SELECT FROM pipelines_event e WHERE e.run_id = a.run_id AND e.attempt = a.id
+                AND e.kind IN ('stage.dispatch', 'stage.acquire'))
+            OR (a.state NOT IN {ACTIVE} AND 1 <> (SELECT count(*) FROM pipelines_event e WHERE e.run_id = a.run_id
+                AND e.attempt = a.id AND e.data ->> 'is' = a.state))
+            OR (a.state IN {ACTIVE} AND EXISTS (SELECT FROM pipelines_event e WHERE e.run_id = a.run_id
+                AND e.attempt = a.id AND e.data ? 'is'))
+    """,
+    "I5 a gate's opening and end are told": """
+        SELECT g.id, g.state FROM pipelines_gate g
+        WHERE 1 <> (SELECT count(*) FROM pipelines_event e WHERE e.run_id = g.run_id AND e.kind = 'gate.open'
+                AND e.data ->> 'gate' = g.id::text)
+            OR (g.state <> 'open' AND 1 <> (SELECT count(*) FROM pipelines_event e WHERE e.run_id = g.run_id
+                AND e.to_state = g.state AND e.data ->> 'gate' = g.id::text))
+    """,
+    "I8 nothing leaves cancelled or deadline_exceeded": """
+        SELECT e.run_id FROM pipelines_event e
+        WHERE e.kind LIKE 'run.%%' AND e.from_state = 'cancelled'
+        UNION ALL
+        SELECT e.run_id FROM pipelines_event e JOIN pipelines_event b ON b.run_id = e.run_id AND b.id > e.id
+        WHERE e.kind = 'run.failed' AND e.reason LIKE 'not finished by %%' AND b.to_state <> ''
+    """,
+    "I9 what was rejected stays: its stage never moves on in that epoch": """
+        SELECT g.id, s.state FROM pipelines_gate g JOIN pipelines_stage s ON s.id = g.stage_id
+        WHERE g.state = 'rejected' AND (s.epoch <> g.epoch OR s.state NOT IN ('failed', 'cancelled'))
+    """,
+    "a waiting stage has exactly one open gate, of its epoch; no other has any": """
+        SELECT s.id, s.state, count(g.id) FROM pipelines_stage s
+        LEFT JOIN pipelines_gate g ON g.stage_id = s.id AND g.state = 'open' GROUP BY s.id
+        HAVING (s.state = 'waiting') <> (count(g.id) = 1) OR count(g.id) > 1
+            OR (count(g.id) = 1 AND max(g.epoch) <> s.epoch)
+    """,
+    "I15 every failure that the machine judged says why": """
+        SELECT a.id, a.state FROM pipelines_attempt a JOIN pipelines_stage s ON s.id = a.stage_id
+        WHERE (a.state = 'failed' OR (a.state = 'timed_out' AND s.effect_mode <> 'external'))
+            AND coalesce(a.decision ->> 'explanation', '') = ''
+        UNION ALL
+        SELECT a.id, a.state FROM pipelines_attempt a
+        WHERE a.state IN ('lost', 'undelivered', 'fenced', 'released', 'timed_out') AND a.cause = ''
+        UNION ALL
+        SELECT e.stage, e.kind FROM pipelines_event e WHERE e.reason = '' AND e.kind IN ('stage.schedule_retry',
+            'stage.fail', 'stage.recover', 'stage.undeliver', 'stage.give_up_recovery', 'stage.give_up_delivery',
+            'stage.doubt')
+    """,
+    "the queue is exactly what may be claimed": """
+        SELECT s.id, s.state, s.available_at, q.available_at FROM pipelines_stage s
+        JOIN pipelines_run r ON r.id = s.run_id FULL JOIN pipelines_queueentry q ON q.stage_id = s.id
+        WHERE (s.state IN ('ready', 'retry_scheduled') AND NOT r.paused) IS DISTINCT FROM (q.stage_id IS NOT NULL)
+            OR (q.stage_id IS NOT NULL AND (q.available_at, q.application_id, q.environment_id, q.handler)
+                IS DISTINCT FROM (s.available_at, s.application_id, s.environment_id, s.handler))
+    """,
+    "nothing moves on before what it depends on, except by a person's skip": """
+        SELECT s.id, s.name, s.state FROM pipelines_stage s
+        WHERE s.state IN ('ready', 'dispatched', 'running', 'retry_scheduled') AND NOT s.stale AND EXISTS (
+            SELECT FROM pipelines_stage d WHERE d.run_id = s.run_id AND d.position = ANY(s.depends_on)
+                AND NOT (d.state IN ('completed', 'skipped') OR (d.state = 'failed' AND d.run_next_if_failed)))
+    """,
+    "nothing that may go on stays pending": f"""
+        SELECT s.id, s.name FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id
+        WHERE s.state = 'pending' AND r.status NOT IN {TERMINAL_RUN} AND NOT EXISTS (
+            SELECT FROM pipelines_stage d WHERE d.run_id = s.run_id AND d.position = ANY(s.depends_on)
+                AND NOT (d.state IN ('completed', 'skipped') OR (d.state = 'failed' AND d.run_next_if_failed)))
+    """,
+    "only a stage the machine gave up on has an open dead letter": """
+        SELECT d.id, s.state FROM pipelines_deadletter d JOIN pipelines_stage s ON s.id = d.stage_id
+        WHERE d.state IN ('open', 'acknowledged') AND (s.state <> 'failed' OR s.epoch <> d.epoch)
+    """,
+    "counters are within their limits": """
+        SELECT s.id, s.retry_count, s.recovery_count FROM pipelines_stage s
+        LEFT JOIN pipelines_attempt a ON a.stage_id = s.id AND a.epoch = s.epoch GROUP BY s.id
+        HAVING s.recovery_count > coalesce((s.options ->> 'max_recoveries')::int, 3)
+            OR s.retry_count > coalesce(max((a.decision ->> 'max_retries')::int), 0)
+    """,
+}
+
+
+def broken() -> dict[str, list[tuple[object, ...]]]:
+    """The invariants that do not hold now, each with the rows that break it."""
+    found = {name: query(sql, []) for name, sql in INVARIANTS.items()}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def assert_invariants() -> None:
+    assert broken() == {}
