@@ -16,9 +16,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from django.conf import settings
@@ -38,6 +38,7 @@ from pipelines.wake import Queue
 from pipelines.wire import job_body
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 THREADS = 16  # handlers that run at once in one process
 LARGEST_BATCH = 200
@@ -106,7 +107,7 @@ class Executor:
                 if may_claim and len(self._held) < self._batch:
                     self._claim(queues)
                 if self._held:
-                    ended += self._collect()
+                    ended += self._collect(may_claim)
                 elif not may_claim or not self._linger(waiter, queues):
                     break
                 else:
@@ -140,6 +141,8 @@ class Executor:
         return [found for found in waiting_queues(list(self._scope.handlers)) if self._serves(found)]
 
     def _serves(self, found: Queue) -> bool:
+        if found.handler not in self._scope.handlers:
+            return False
         owner = self._scope.handlers[found.handler]
         if owner is None:
             return True
@@ -157,9 +160,10 @@ class Executor:
     def _claim(self, queues: list[Queue]) -> None:
         asked_at = time.monotonic()
         jobs = leases.claim(self.holder, queues, limit=self._batch - len(self._held), acquire=True)
-        if not jobs:
-            return
-        if not self._held:
+        self._start(jobs, asked_at)
+
+    def _start(self, jobs: list[leases.Job], asked_at: float) -> None:
+        if jobs and not self._held:
             self._claimed_at = asked_at
             self._renew_at = asked_at + _renew_every()
         for job in jobs:
@@ -169,18 +173,22 @@ class Executor:
             self._held[held.job.execution_id] = held
             self._runners.start(held)
 
-    def _collect(self) -> int:
-        """Waits for at least one handler to end, reports what has, renews what is due; returns how many ended."""
+    def _collect(self, may_claim: bool) -> int:
+        """Waits for at least one handler to end, reports what has, renews what is due; returns how many ended.
+
+        With `may_claim` it goes on with the stages that the reported ones made ready.
+        """
         ended = self._finished(min(0.5, max(0.0, self._renew_at - time.monotonic())))
         if time.monotonic() >= self._renew_at:
             self._renew()
         if not ended:
             return 0
-        self._report(ended)
         for held, _ in ended:
             del self._held[held.job.execution_id]
         if not self._held:
             self._pace(time.monotonic() - self._claimed_at)
+        asked_at = time.monotonic()
+        self._start(self._report(ended, self._batch - len(self._held) if may_claim else 0), asked_at)
         return len(ended)
 
     def _finished(self, seconds: float) -> list[tuple[Held, Report | None]]:
@@ -202,30 +210,30 @@ class Executor:
         elif seconds > SLOW_SECONDS:
             self._batch = max(THREADS, self._batch // 2)
 
-    def _report(self, ended: list[tuple[Held, Report | None]]) -> None:
+    def _report(self, ended: list[tuple[Held, Report | None]], limit: int) -> list[leases.Job]:
         reports = [
             _result(held.job, report.body)
             for held, report in ended
             if report is not None and report.outcome not in ("released", "stopped")
         ]
         given_back = [held for held, report in ended if report is None or report.outcome in ("released", "stopped")]
-        self._persist(lambda: results.report(self.holder, reports))
+        answer = self._persist(lambda: results.report_and_claim(self.holder, reports, served=self._serves, limit=limit))
         for held in given_back:
             self._persist(lambda held=held: self._give_back(held))
+        return answer[1] if answer else []
 
-    def _persist(self, write: Any) -> None:
+    def _persist(self, write: Callable[[], T]) -> T | None:
         """Repeats a write through a database outage, for as long as a lease may live; never runs a handler again."""
         give_up_at = time.monotonic() + settings.RECOURSE_LEASE_SECONDS
         pause = 0.05
         while True:
             try:
-                write()
-                return
+                return write()
             except (OperationalError, InterfaceError) as error:
                 connection.close()
                 if time.monotonic() > give_up_at:
                     log.error("executor.result_not_confirmed", error=str(error).strip())
-                    return
+                    return None
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
 
@@ -266,7 +274,7 @@ class Executor:
 
 
 def waiting_queues(handlers: list[str]) -> list[Queue]:
-    """The queues of these handlers that have a stage ready or scheduled; one index probe a queue, however long it is."""
+    """The queues of these handlers that have a stage ready or scheduled; one index probe a queue, not a row."""
     return [
         Queue(*row)
         for row in query(

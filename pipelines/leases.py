@@ -8,22 +8,19 @@ others are changing. Serves P48–P51, P57, P60, F08, F09, F13, F21, F22.
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from hashlib import sha256
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 
-from pipelines import context, policies
 from pipelines.ids import new_id
-from pipelines.moves import STAGE_COLUMNS, Moves, StageRow, event_row, insert_events, read_stage
-from pipelines.retries import Target
-from pipelines.sql import query, recordset
+from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
+from pipelines.moves import STAGE_COLUMNS, Moves, event_row, insert_events, read_stage
+from pipelines.sql import query
 from pipelines.states import RunStatus, StageState
 from pipelines.wake import Queue
 
@@ -42,43 +39,6 @@ class Holder:
 
     def commands(self) -> list[dict[str, Any]]:
         return [{"command": "drain"}] if self.draining else []
-
-
-@dataclass(slots=True)
-class Lease:
-    """The answer about one lease, in the words of the wire."""
-
-    stage_id: uuid.UUID
-    execution_id: uuid.UUID
-    acquired: bool
-    attempt: int | None = None
-    expires_at: datetime | None = None
-    reason: str | None = None
-    commands: list[dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Job:
-    """A stage handed to a worker. `dependencies` maps stage names to JSON texts."""
-
-    stage: StageRow
-    attempt_id: uuid.UUID
-    number: int
-    run_id: uuid.UUID
-    run_name: str
-    input: str | None
-    request_digest: str
-    dependencies: dict[str, str | None]
-    context_items: list[dict[str, Any]]
-    timeout_seconds: float | None
-    deadline_at: datetime | None
-    traceparent: str
-    lease: Lease | None
-
-    @property
-    def idempotency_key(self) -> str:
-        """Stable over all attempts of the stage in one epoch: what a handler gives to an outside system."""
-        return f"{self.stage.id}:{self.stage.epoch}"
 
 
 def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool) -> list[Job]:
@@ -112,7 +72,8 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
             JOIN pipelines_run r ON r.id = s.run_id
             JOIN pipelines_environment e ON e.id = r.environment_id
             LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
-            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused AND r.status NOT IN ('completed', 'failed', 'cancelled')
+            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused
+                AND r.status NOT IN ('completed', 'failed', 'cancelled')
                 AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
                 AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
             ORDER BY heads.available_at, heads.stage_id
@@ -130,9 +91,66 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
         )
         if not picked:
             return []
-        jobs = _jobs(picked, acquire)
-        _write_claim(holder, jobs, picked[0][-1], acquire)
+        now = picked[0][-1]
+        jobs = make_jobs([_picked(row) for row in picked], now, acquire=acquire)
+        _write_claim(holder, jobs, now, acquire)
     return jobs
+
+
+def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], limit: int) -> Callable[[], list[Job]]:
+    """Gives stages that became ready in this very transaction to the session that made them so, without the queue.
+
+    ready → running, as `claim` with `acquire` would, for stages whose queue is `served`, `limit` at the most; the rest
+    goes to the queue. A run that was begun is so brought to its end before others are. The moves are saved by the
+    caller; what is returned then makes the attempts and gives their jobs.
+    """
+    ready = [stage for stage in moves.newly_ready() if served(moves.queue_of(stage))][:limit]
+    if not ready or not query(
+        "SELECT 1 FROM pipelines_workersession WHERE id = %s AND state = 'active'", [holder.session_id]
+    ):
+        return list
+    attempt_ids = {stage.id: new_id() for stage in ready}
+    for stage in ready:
+        data = {"number": stage.attempt_number + 1, "worker": holder.worker}
+        moves.stage(
+            stage,
+            "hand_on",
+            data=data,
+            attempt_id=attempt_ids[stage.id],
+            attempt_number=stage.attempt_number + 1,
+            started_at=stage.started_at or moves.now,
+        )
+
+    def make() -> list[Job]:
+        rows = query(
+            "SELECT s.id, s.input, r.traceparent, e.slug, p.slug FROM pipelines_stage s"
+            " JOIN pipelines_run r ON r.id = s.run_id JOIN pipelines_environment e ON e.id = r.environment_id"
+            " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE s.id = ANY(%s)",
+            [list(attempt_ids)],
+        )
+        picked = []
+        for stage_id, text, traceparent, environment, pipeline in rows:
+            stage = moves.stages[stage_id]
+            run = moves.runs[stage.run_id]
+            picked.append(
+                Picked(
+                    stage=stage,
+                    attempt_id=attempt_ids[stage_id],
+                    number=stage.attempt_number,
+                    workspace_id=run.workspace_id,
+                    run_name=run.name,
+                    deadline_at=run.deadline_at,
+                    input=text,
+                    traceparent=traceparent,
+                    environment=environment,
+                    pipeline=pipeline,
+                )
+            )
+        jobs = make_jobs(picked, moves.now, acquire=True)
+        insert_attempts(jobs, holder.session_id, holder.worker, moves.now)
+        return jobs
+
+    return make
 
 
 def next_due(queues: Sequence[Queue]) -> float | None:
@@ -159,7 +177,7 @@ def next_due(queues: Sequence[Queue]) -> float | None:
 
 
 def acquire(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> Lease | None:
-    """Takes the lease of a dispatched attempt: dispatched → running. None when the holder's application has no such one.
+    """Takes the lease of a dispatched attempt: dispatched → running. None when there is none for the holder.
 
     Asked again by the session that holds it: acquired. Everybody else is told why not. Serves P4, P50.
     """
@@ -268,123 +286,49 @@ def may_touch(holder: Holder, application_id: uuid.UUID, environment_id: uuid.UU
     )
 
 
-def _jobs(picked: Sequence[tuple[Any, ...]], acquire: bool) -> list[Job]:
+def _picked(row: tuple[Any, ...]) -> Picked:
     width = len(STAGE_COLUMNS.split(","))
-    now = picked[0][-1]
-    stages = [read_stage(row[:width]) for row in picked]
-    outputs = _dependency_outputs(stages)
-    items = context.for_jobs({stage.run_id for stage in stages})
-    timeouts = policies.active("timeout", {row[width + 2] for row in picked})
-    lease_end = now + timedelta(seconds=settings.RECOURSE_LEASE_SECONDS)
-    jobs = []
-    for stage, row in zip(stages, picked, strict=True):
-        text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, _ = row[width:]
-        number, execution_id = stage.attempt_number + 1, new_id()
-        needed = outputs.get(stage.id, {})
-        policy = policies.winner(
-            timeouts.get(workspace_id, ()), Target(stage.name, stage.handler, pipeline or "", environment)
-        )
-        seconds = policy.rule.get("seconds") if policy else stage.options.get("timeout")
-        jobs.append(
-            Job(
-                stage=stage,
-                attempt_id=execution_id,
-                number=number,
-                run_id=stage.run_id,
-                run_name=run_name,
-                input=text,
-                request_digest=request_digest(stage, number, text, needed),
-                dependencies={name: body for name, (body, _) in needed.items()},
-                context_items=items.get(stage.run_id, []),
-                timeout_seconds=float(seconds) if seconds else None,
-                deadline_at=deadline_at,
-                traceparent=traceparent,
-                lease=Lease(stage.id, execution_id, True, number, lease_end) if acquire else None,
-            )
-        )
-    return jobs
-
-
-def request_digest(
-    stage: StageRow, number: int, text: str | None, dependencies: dict[str, tuple[str | None, str | None]]
-) -> str:
-    """SHA-256 over what is asked of an attempt: stage, input, the outputs it builds on, and the attempt itself (R19)."""
-    asked = {
-        "stage": str(stage.id),
-        "epoch": stage.epoch,
-        "attempt": number,
-        "input": None if text is None else sha256(text.encode()).hexdigest(),
-        "dependencies": {name: digest for name, (_, digest) in dependencies.items()},
-    }
-    return sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _dependency_outputs(stages: Sequence[StageRow]) -> dict[uuid.UUID, dict[str, tuple[str | None, str | None]]]:
-    wanted = [
-        {"stage_id": stage.id, "run_id": stage.run_id, "position": position}
-        for stage in stages
-        for position in stage.depends_on
-    ]
-    found: dict[uuid.UUID, dict[str, tuple[str | None, str | None]]] = {}
-    if wanted:
-        for stage_id, name, body, digest in query(
-            "SELECT w.stage_id, s.name, o.body, o.digest FROM json_to_recordset(%s::json) AS"
-            " w(stage_id uuid, run_id uuid, position int) JOIN pipelines_stage s ON s.run_id = w.run_id"
-            " AND s.position = w.position LEFT JOIN pipelines_stageoutput o ON o.id = s.output_id"
-            " ORDER BY w.stage_id, s.position",
-            [recordset(wanted)],
-        ):
-            found.setdefault(stage_id, {})[name] = (body, digest)
-    return found
+    stage = read_stage(row[:width])
+    text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, _ = row[width:]
+    return Picked(
+        stage=stage,
+        attempt_id=new_id(),
+        number=stage.attempt_number + 1,
+        workspace_id=workspace_id,
+        run_name=run_name,
+        deadline_at=deadline_at,
+        input=text,
+        traceparent=traceparent,
+        environment=environment,
+        pipeline=pipeline,
+    )
 
 
 def _write_claim(holder: Holder, jobs: Sequence[Job], now: datetime, acquire: bool) -> None:
-    visible_until = now + timedelta(seconds=settings.RECOURSE_VISIBILITY_SECONDS)
-    attempts = [
-        {
-            "id": job.attempt_id,
-            "stage_id": job.stage.id,
-            "run_id": job.run_id,
-            "number": job.number,
-            "epoch": job.stage.epoch,
-            "request_digest": job.request_digest,
-            "expires_at": job.lease.expires_at if job.lease else visible_until,
-            "timeout_seconds": job.timeout_seconds,
-        }
-        for job in jobs
-    ]
+    insert_attempts(jobs, holder.session_id, holder.worker, now)
     to = StageState.RUNNING if acquire else StageState.DISPATCHED
     started = query(
         """
         WITH item AS (
-            SELECT * FROM json_to_recordset(%(attempts)s::json) AS r(id uuid, stage_id uuid, run_id uuid, number int,
-                epoch int, request_digest text, expires_at timestamptz, timeout_seconds float)
-        ), attempt AS (
-            INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, session_id, worker,
-                request_digest, dispatched_at, started_at, expires_at, timeout_seconds, timeout_at, error_code,
-                error_message, traceback, result_digest, cause)
-            SELECT id, stage_id, run_id, number, epoch, %(state)s, %(session)s, %(worker)s, request_digest, %(now)s,
-                %(started)s::timestamptz, expires_at, timeout_seconds,
-                %(started)s::timestamptz + make_interval(secs => timeout_seconds), '', '', '', '', ''
-            FROM item
+            SELECT * FROM unnest(%(stages)s::uuid[], %(runs)s::uuid[]) AS r(stage_id, run_id)
         ), taken AS (
             DELETE FROM pipelines_queueentry q USING item WHERE q.stage_id = item.stage_id
         ), stage AS (
-            UPDATE pipelines_stage s SET state = %(state)s, attempt_number = item.number,
+            UPDATE pipelines_stage s SET state = %(state)s, attempt_number = s.attempt_number + 1,
                 started_at = coalesce(s.started_at, %(started)s::timestamptz)
             FROM item WHERE s.id = item.stage_id
         )
         UPDATE pipelines_run r SET updated_at = %(now)s, started_at = coalesce(r.started_at, %(now)s),
             status = CASE WHEN r.status = 'blocked' THEN 'blocked' ELSE 'running' END
         FROM (SELECT DISTINCT run_id FROM item) AS picked, pipelines_run old
-        WHERE r.id = picked.run_id AND old.id = r.id AND (r.status NOT IN ('running', 'blocked') OR r.started_at IS NULL)
+        WHERE r.id = picked.run_id AND old.id = r.id
+            AND (r.status NOT IN ('running', 'blocked') OR r.started_at IS NULL)
         RETURNING r.id, old.status, r.status
         """,
         {
-            "attempts": recordset(attempts),
+            "stages": [job.stage.id for job in jobs],
+            "runs": [job.run_id for job in jobs],
             "state": to,
-            "session": holder.session_id,
-            "worker": holder.worker,
             "now": now,
             "started": now if acquire else None,
         },

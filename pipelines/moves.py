@@ -22,7 +22,6 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-
 from pipelines import wake
 from pipelines.ids import new_id
 from pipelines.sql import execute, query, recordset
@@ -42,7 +41,6 @@ from pipelines.states import (
     StageState,
     derive_run_status,
 )
-
 
 DEADLINE_EXCEEDED = "deadline_exceeded"  # a run's failure code that no stage can give it
 LONGEST_CAUSE = 255
@@ -102,13 +100,13 @@ class StageRow:
     approval: dict[str, Any] | None
     options: dict[str, Any]
     state: StageState
-    available_at: datetime | None
+    available_at: datetime | str | None  # as the database wrote it, until a move sets it
     epoch: int
     attempt_number: int
     retry_count: int
     recovery_count: int
-    started_at: datetime | None
-    finished_at: datetime | None
+    started_at: datetime | str | None
+    finished_at: datetime | str | None
     output_id: uuid.UUID | None
     last_error_code: str
     last_error_message: str
@@ -142,8 +140,8 @@ class AttemptRow:
 
 STAGE_COLUMNS = (
     "id, run_id, position, name, handler, depends_on, run_next_if_failed, effect_mode, approval, options, state,"
-    " available_at, epoch, attempt_number, retry_count, recovery_count, started_at, finished_at, output_id,"
-    " last_error_code, last_error_message, failure_disposition, stale"
+    " available_at::text, epoch, attempt_number, retry_count, recovery_count, started_at::text, finished_at::text,"
+    " output_id, last_error_code, last_error_message, failure_disposition, stale"
 )
 ATTEMPT_COLUMNS = (
     "id, stage_id, run_id, number, epoch, state, session_id, worker, request_digest, expires_at, timeout_seconds,"
@@ -254,6 +252,20 @@ class Moves:
             data, attempt_id = {**ended, **(data or {})}, ended["attempt"]
         self.event(f"stage.{action}", stage.run_id, stage.id, attempt_id, origin, to, reason=reason, data=data)
 
+    def newly_ready(self) -> list[StageRow]:
+        """Stages that became ready in this transaction and may be handed out."""
+        return [
+            stage
+            for stage_id in self._dirty_stages
+            if (stage := self.stages[stage_id]).state == StageState.READY
+            and stage_id not in self._queued
+            and _is_queued(self.runs[stage.run_id], stage)
+        ]
+
+    def queue_of(self, stage: StageRow) -> wake.Queue:
+        run = self.runs[stage.run_id]
+        return wake.Queue(run.application_id, run.environment_id, stage.handler)
+
     def touch(self, stage: StageRow, **changes: Any) -> None:
         """Changes fields of a stage that are not its state."""
         for name, value in changes.items():
@@ -277,9 +289,10 @@ class Moves:
             "worker": attempt.worker,
             "was": origin,
             "is": to,
-            "cause": cause,
-            "error_code": changes.get("error_code") or "",
         }
+        for name, value in (("cause", cause), ("error_code", changes.get("error_code"))):
+            if value:
+                self._ended[attempt.stage_id][name] = value
 
     def acquire(
         self, attempt: AttemptRow, stage: StageRow, session_id: uuid.UUID, worker: str, expires_at: datetime
@@ -518,6 +531,7 @@ class Moves:
                 "state": stage.state,
                 "available_at": stage.available_at,
                 "epoch": stage.epoch,
+                "attempt_number": stage.attempt_number,
                 "retry_count": stage.retry_count,
                 "recovery_count": stage.recovery_count,
                 "started_at": stage.started_at,
@@ -534,11 +548,11 @@ class Moves:
         if dirty:
             execute(
                 "UPDATE pipelines_stage s SET state = r.state, available_at = r.available_at,"
-                " epoch = r.epoch, retry_count = r.retry_count, recovery_count = r.recovery_count,"
-                " started_at = r.started_at, finished_at = r.finished_at, output_id = r.output_id,"
+                " epoch = r.epoch, attempt_number = r.attempt_number, retry_count = r.retry_count,"
+                " recovery_count = r.recovery_count, started_at = r.started_at, finished_at = r.finished_at, output_id = r.output_id,"
                 " last_error_code = r.last_error_code, last_error_message = r.last_error_message,"
                 " failure_disposition = r.failure_disposition, stale = r.stale FROM json_to_recordset(%s::json) AS"
-                " r(id uuid, state text, available_at timestamptz, epoch int, retry_count int,"
+                " r(id uuid, state text, available_at timestamptz, epoch int, attempt_number int, retry_count int,"
                 " recovery_count int, started_at timestamptz, finished_at timestamptz, output_id uuid,"
                 " last_error_code text, last_error_message text, failure_disposition text, stale boolean)"
                 " WHERE s.id = r.id",
@@ -557,7 +571,7 @@ class Moves:
         gone = [
             stage_id
             for stage_id, available_at in self._queued.items()
-            if wanted.get(stage_id, None) != available_at and self._touched(stage_id)
+            if wanted.get(stage_id) != available_at and self._touched(stage_id)
         ]
         if gone:
             execute("DELETE FROM pipelines_queueentry WHERE stage_id = ANY(%s)", [gone])
@@ -571,8 +585,7 @@ class Moves:
             )
         for stage_id in new:
             # a retry that is scheduled is announced too: who waits learns when to look next
-            run, stage = self.runs[self.stages[stage_id].run_id], self.stages[stage_id]
-            self._ready.add(wake.Queue(run.application_id, run.environment_id, stage.handler))
+            self._ready.add(self.queue_of(self.stages[stage_id]))
 
     def _touched(self, stage_id: uuid.UUID) -> bool:
         return stage_id in self._dirty_stages or self.stages[stage_id].run_id in self._dirty_runs

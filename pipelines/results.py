@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -17,10 +17,12 @@ from typing import Any
 from django.db import transaction
 
 from pipelines import context, outcomes
-from pipelines.leases import Holder, may_touch
+from pipelines.jobs import Job
+from pipelines.leases import Holder, hand_on, may_touch
 from pipelines.moves import DEADLINE_EXCEEDED, AttemptRow, Moves, StageRow
 from pipelines.sql import execute, query, recordset
 from pipelines.states import AttemptState, StageState
+from pipelines.wake import Queue
 
 DEFAULT_MAX_OUTPUT_BYTES = 256 * 1024
 # The engine's own words for how a run or a gate ended. Codes match without case, so a worker that reports one of them
@@ -78,8 +80,18 @@ def report(holder: Holder, results: Sequence[Result]) -> list[Receipt]:
     A run's end is decided once, because its row is locked; one past its deadline ends by that first. Answers in the
     order asked. All is durable on return.
     """
+    return report_and_claim(holder, results, served=lambda _: False, limit=0)[0]
+
+
+def report_and_claim(
+    holder: Holder, results: Sequence[Result], *, served: Callable[[Queue], bool], limit: int
+) -> tuple[list[Receipt], list[Job]]:
+    """As `report`, and in the same transaction hands the stages that these results made ready on to the holder.
+
+    For an executor beside the engine: a run goes from stage to stage without passing the queue.
+    """
     if not results:
-        return []
+        return [], []
     with transaction.atomic():
         run_ids = [
             row[0]
@@ -97,13 +109,15 @@ def report(holder: Holder, results: Sequence[Result]) -> list[Receipt]:
         desk = _Desk(holder, moves, judge)
         receipts = [desk.take(result, attempts.get(result.execution_id)) for result in results]
         moves.settle()
+        make_jobs = hand_on(holder, moves, served=served, limit=limit) if limit else list
         moves.save()
         desk.save()
+        jobs = make_jobs()
     for receipt in receipts:
         stage = moves.stages.get(receipt.stage_id)
         if receipt.accepted and receipt.stage_state is None and stage is not None:
             receipt.stage_state = stage.state
-    return receipts
+    return receipts, jobs
 
 
 class _Desk:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import orjson
 from django.db import connection
 
 
@@ -26,7 +27,11 @@ def execute(sql: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> int:
 
 def recordset(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as the JSON document that `json_to_recordset` reads; UUIDs and times as text."""
-    return json.dumps(rows, default=str, ensure_ascii=True)
+    try:
+        return orjson.dumps(rows).decode()
+    except TypeError:
+        # what orjson refuses: whole numbers beyond 64 bits, keys that are no strings
+        return json.dumps(rows, default=str, ensure_ascii=True)
 
 
 def database_now() -> datetime:

@@ -105,6 +105,7 @@ STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
     "open_gate_before": {S.PENDING: S.WAITING},
     "dispatch": {S.READY: S.DISPATCHED, S.RETRY_SCHEDULED: S.DISPATCHED},
     "acquire": {S.DISPATCHED: S.RUNNING},
+    "hand_on": {S.READY: S.RUNNING},  # dispatch and acquire in one transaction
     "take_back": {S.DISPATCHED: S.READY, S.RUNNING: S.READY},
     "undeliver": {S.DISPATCHED: S.READY},
     "give_up_delivery": {S.DISPATCHED: S.FAILED},

@@ -1,0 +1,175 @@
+"""Jobs: what a worker gets of a stage, and the attempt that goes with it. Built for a batch in few statements."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+from django.conf import settings
+
+from pipelines import context, policies
+from pipelines.moves import StageRow
+from pipelines.retries import Target
+from pipelines.sql import execute, query, recordset
+from pipelines.states import AttemptState
+
+
+@dataclass(slots=True)
+class Lease:
+    """The answer about one lease, in the words of the wire."""
+
+    stage_id: uuid.UUID
+    execution_id: uuid.UUID
+    acquired: bool
+    attempt: int | None = None
+    expires_at: datetime | None = None
+    reason: str | None = None
+    commands: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Job:
+    """A stage handed to a worker. `dependencies` maps stage names to JSON texts."""
+
+    stage: StageRow
+    attempt_id: uuid.UUID
+    number: int
+    run_id: uuid.UUID
+    run_name: str
+    input: str | None
+    request_digest: str
+    dependencies: dict[str, str | None]
+    context_items: list[dict[str, Any]]
+    timeout_seconds: float | None
+    deadline_at: datetime | None
+    traceparent: str
+    lease: Lease | None
+
+    @property
+    def idempotency_key(self) -> str:
+        """Stable over all attempts of the stage in one epoch: what a handler gives to an outside system."""
+        return f"{self.stage.id}:{self.stage.epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A locked stage on its way to a worker, as attempt `number`, with what its job needs of its run."""
+
+    stage: StageRow
+    attempt_id: uuid.UUID
+    number: int
+    workspace_id: uuid.UUID
+    run_name: str
+    deadline_at: datetime | None
+    input: str | None
+    traceparent: str
+    environment: str
+    pipeline: str | None
+
+
+def make_jobs(picked: Sequence[Picked], now: datetime, *, acquire: bool) -> list[Job]:
+    """The jobs, with outputs of dependencies, context and time limits; policies outrank a stage's own timeout."""
+    outputs = _dependency_outputs([item.stage for item in picked])
+    items = context.for_jobs({item.stage.run_id for item in picked})
+    timeouts = policies.active("timeout", {item.workspace_id for item in picked})
+    lease_end = now + timedelta(seconds=settings.RECOURSE_LEASE_SECONDS)
+    jobs = []
+    for item in picked:
+        stage, needed = item.stage, outputs.get(item.stage.id, {})
+        target = Target(stage.name, stage.handler, item.pipeline or "", item.environment)
+        policy = policies.winner(timeouts.get(item.workspace_id, ()), target)
+        seconds = policy.rule.get("seconds") if policy else stage.options.get("timeout")
+        jobs.append(
+            Job(
+                stage=stage,
+                attempt_id=item.attempt_id,
+                number=item.number,
+                run_id=stage.run_id,
+                run_name=item.run_name,
+                input=item.input,
+                request_digest=request_digest(stage, item.number, item.input, needed),
+                dependencies={name: body for name, (body, _) in needed.items()},
+                context_items=items.get(stage.run_id, []),
+                timeout_seconds=float(seconds) if seconds else None,
+                deadline_at=item.deadline_at,
+                traceparent=item.traceparent,
+                lease=Lease(stage.id, item.attempt_id, True, item.number, lease_end) if acquire else None,
+            )
+        )
+    return jobs
+
+
+def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now: datetime) -> None:
+    """The attempts of these jobs: running where the job carries a lease, else dispatched."""
+    visible_until = now + timedelta(seconds=settings.RECOURSE_VISIBILITY_SECONDS)
+    execute(
+        """
+        INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, session_id, worker, request_digest,
+            dispatched_at, started_at, expires_at, timeout_seconds, timeout_at, error_code, error_message, traceback,
+            result_digest, cause)
+        SELECT id, stage_id, run_id, number, epoch, state, %s, %s, request_digest, %s, started_at, expires_at,
+            timeout_seconds, started_at + make_interval(secs => timeout_seconds), '', '', '', '', ''
+        FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid, run_id uuid, number int, epoch int, state text,
+            request_digest text, started_at timestamptz, expires_at timestamptz, timeout_seconds float)
+        """,
+        [
+            session_id,
+            worker,
+            now,
+            recordset(
+                [
+                    {
+                        "id": job.attempt_id,
+                        "stage_id": job.stage.id,
+                        "run_id": job.run_id,
+                        "number": job.number,
+                        "epoch": job.stage.epoch,
+                        "state": AttemptState.RUNNING if job.lease else AttemptState.DISPATCHED,
+                        "request_digest": job.request_digest,
+                        "started_at": now if job.lease else None,
+                        "expires_at": job.lease.expires_at if job.lease else visible_until,
+                        "timeout_seconds": job.timeout_seconds,
+                    }
+                    for job in jobs
+                ]
+            ),
+        ],
+    )
+
+
+def request_digest(
+    stage: StageRow, number: int, text: str | None, dependencies: dict[str, tuple[str | None, str | None]]
+) -> str:
+    """SHA-256 over what is asked of an attempt: stage, input, the outputs it builds on, the attempt itself (R19)."""
+    asked = {
+        "stage": str(stage.id),
+        "epoch": stage.epoch,
+        "attempt": number,
+        "input": None if text is None else sha256(text.encode()).hexdigest(),
+        "dependencies": {name: digest for name, (_, digest) in dependencies.items()},
+    }
+    return sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _dependency_outputs(stages: Sequence[StageRow]) -> dict[uuid.UUID, dict[str, tuple[str | None, str | None]]]:
+    wanted = [
+        {"stage_id": stage.id, "run_id": stage.run_id, "position": position}
+        for stage in stages
+        for position in stage.depends_on
+    ]
+    found: dict[uuid.UUID, dict[str, tuple[str | None, str | None]]] = {}
+    if wanted:
+        for stage_id, name, body, digest in query(
+            "SELECT w.stage_id, s.name, o.body, o.digest FROM json_to_recordset(%s::json) AS"
+            " w(stage_id uuid, run_id uuid, position int) JOIN pipelines_stage s ON s.run_id = w.run_id"
+            " AND s.position = w.position LEFT JOIN pipelines_stageoutput o ON o.id = s.output_id"
+            " ORDER BY w.stage_id, s.position",
+            [recordset(wanted)],
+        ):
+            found.setdefault(stage_id, {})[name] = (body, digest)
+    return found
