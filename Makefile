@@ -14,7 +14,7 @@ install: $(VENV)/.runtime
 
 # Every test once on the embedded PostgreSQL; those that speak to the database again on a server, when one answers.
 test: lint
-	$(PY) -m pytest -n 2 $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
 	$(PY) -m tests.second_pass $(ARGS)
 
 prove: $(VENV)/.development

@@ -30,6 +30,7 @@ log = structlog.get_logger("up")
 READY_SECONDS = 90.0
 REFUSED = 2
 FAILED = 1
+WORKER = ["worker", "--without-gossip", "--without-mingle", "-l", "warning"]
 
 
 class RefusalError(Exception):
@@ -82,7 +83,7 @@ class Console:
         if samples:
             # All processes must agree on which handlers this console runs.
             os.environ["RECOURSE_HANDLERS"] = ",".join([*env.handlers, *samples.HANDLERS])
-        for service in (web(listener, data_dir), workers(self.workers), beat()):
+        for service in (web(listener, data_dir), clock(), workers(self.workers), beat()):
             supervisor.start(service)
         if not supervisor.wait_for(self._ready, seconds=READY_SECONDS):
             log.error("the web server did not get ready", seconds=READY_SECONDS)
@@ -191,13 +192,18 @@ def web(listener: socket.socket, data_dir: Path) -> Service:
     return Service("web", argv, _environment(extra), fds=(listener.fileno(),))
 
 
+def clock() -> Service:
+    """The worker for what time alone does: apart from the others, so that no handler can hold up an expiry."""
+    return _celery("clock", "config.celery", [*WORKER, "-P", "solo", "-Q", "recourse.clock", "-n", "clock@%h"])
+
+
 def workers(count: int) -> Service:
-    argv = ["worker", "-c", str(count), "-Q", "recourse,recourse.handlers", "--without-gossip", "--without-mingle"]
-    return _celery("workers", [*argv, "-l", "warning"], {"RECOURSE_PROCESS": "worker"})
+    queues = ["-Q", "recourse,recourse.handlers"]
+    return _celery("workers", "config.celery", [*WORKER, "-c", str(count), *queues, "-n", "workers@%h"])
 
 
 def beat() -> Service:
-    return _celery("beat", ["beat", "--pidfile=", "-l", "warning"], {"RECOURSE_PROCESS": "beat"})
+    return _celery("beat", "config.beat", ["beat", "--pidfile=", "-l", "warning"])
 
 
 def say(line: str) -> None:
@@ -205,8 +211,10 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _celery(name: str, arguments: list[str], extra: dict[str, str]) -> Service:
-    return Service(name, [sys.executable, "-m", "celery", "-q", "-A", "config.celery", *arguments], _environment(extra))
+def _celery(name: str, app: str, arguments: list[str]) -> Service:
+    process = "beat" if name == "beat" else "worker"
+    argv = [sys.executable, "-m", "celery", "-q", "-A", app, *arguments]
+    return Service(name, argv, _environment({"RECOURSE_PROCESS": process}))
 
 
 def _environment(extra: dict[str, str]) -> dict[str, str]:

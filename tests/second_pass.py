@@ -29,7 +29,7 @@ def main() -> int:
     sys.stderr.write(f"second pass: PostgreSQL {version}\n")
     # The test database is made beside this name; the number keeps two runs on one server apart.
     database = urlsplit(url)._replace(path=f"/recourse_{os.getpid()}").geturl()
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-m", SELECTED, *sys.argv[1:]]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", SELECTED, *sys.argv[1:]]
     return subprocess.run(command, env=os.environ | {"DATABASE_URL": database}, check=False).returncode
 
 

@@ -89,7 +89,7 @@ def test_nothing_outlives_an_up_that_was_killed_and_the_data_survives(data_dir: 
 def test_what_crashes_is_started_again(data_dir: Path) -> None:
     console = ConsoleProcess(data_dir)
     console.wait_until_ready()
-    for part in ("gunicorn", "config.celery worker", "config.celery beat", "embedded.py"):
+    for part in ("gunicorn", "-P solo", "-c 2", "config.beat", "embedded.py"):
         victim = console.pid_of(part)
         assert victim is not None, part
         os.kill(victim, signal.SIGKILL)

@@ -1,0 +1,65 @@
+"""Celery's settings: which broker, which queues, what happens every second. Without Django, so that beat stays small.
+
+Durability is the database's: a task is a nudge that may be lost or doubled without harm. Tasks are acknowledged after
+they ran, one at a time, and nobody waits for a result.
+
+Queues: `recourse.clock` for what time alone does (a process of its own, so that no handler can hold it up),
+`recourse.handlers` for hints that stages are ready for the console's own handlers, `recourse` for all else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+SWEEP_SECONDS = 1.0
+POLL_SECONDS = 0.1
+
+
+def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
+    """Celery's settings for one broker address; the file system broker keeps its files in `data_dir`/broker."""
+    return {
+        "broker_url": broker_url,
+        "broker_transport_options": _transport_options(broker_url, data_dir),
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "accept_content": ["json"],
+        "task_ignore_result": True,
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "worker_prefetch_multiplier": 1,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "worker_send_task_events": False,
+        "worker_enable_remote_control": False,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        "task_default_queue": "recourse",
+        "task_routes": {
+            "pipelines.tasks.sweep": {"queue": "recourse.clock"},
+            "pipelines.tasks.execute*": {"queue": "recourse.handlers"},
+        },
+        "timezone": "UTC",
+        "beat_schedule_filename": str(data_dir / "beat-schedule"),
+        "beat_max_loop_interval": 1,
+        "beat_schedule": {
+            # A sweep that waited longer than this is superseded by the next: workers that were away find a few, not a
+            # thousand.
+            "sweep": {"task": "pipelines.tasks.sweep", "schedule": SWEEP_SECONDS, "options": {"expires": 5}},
+        },
+    }
+
+
+def _transport_options(broker_url: str, data_dir: Path) -> dict[str, Any]:
+    if not broker_url.startswith("filesystem:"):
+        return {}
+    queue = data_dir / "broker" / "queue"
+    control = data_dir / "broker" / "control"
+    for folder in (queue, control):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    return {
+        "data_folder_in": str(queue),
+        "data_folder_out": str(queue),
+        "control_folder": str(control),
+        "polling_interval": POLL_SECONDS,
+    }
