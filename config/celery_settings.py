@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 SWEEP_SECONDS = 1.0
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 
 
 def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes docs/reference/settings.md from the list of variables: `python -m config.reference`. A test compares the two."""
+"""Writes docs/reference/settings.md from the list of variables: `python -m config.reference`."""
 
 from __future__ import annotations
 
