@@ -231,7 +231,7 @@ def managed(workspace: Any, environment: Environment, people: dict[str, Person])
 
 
 def test_a_managed_run_takes_its_stages_from_the_release_in_force(api: Api, managed: str) -> None:
-    """Contract §2: the name is the pipeline's, the input goes as canonical JSON to stages that have none of their own."""
+    """Contract §2: named like the pipeline; the input goes as canonical JSON to stages that have none of their own."""
     body = {"idempotencyKey": "today", "pipeline": managed, "input": {"b": 1, "a": "ü"}}
     first = api.post("/pipelines/idempotent", body)
     assert first.status_code == 201, first.content
