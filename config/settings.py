@@ -22,6 +22,7 @@ INSTALLED_APPS = [
     "django.contrib.postgres",
     "rest_framework",
     "drf_spectacular",
+    "drf_spectacular_sidecar",
     "django_filters",
     "django_htmx",
     "pgtrigger",
@@ -95,6 +96,8 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "UNAUTHENTICATED_USER": None,
 }
+# The shapes spell out their closed sets where they stand; names for them would only be numbered.
+SPECTACULAR_SETTINGS = {"POSTPROCESSING_HOOKS": [], "DISABLE_ERRORS_AND_WARNINGS": True}
 
 # The widest body of any route; routes with a smaller limit of their own refuse earlier.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024

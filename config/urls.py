@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from config import health
+from config import health, openapi
 
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="console:runs", query_string=True)),
@@ -16,6 +16,10 @@ urlpatterns = [
     path("", include("pipelines.api")),
     path("", include("pipelines.worker_api")),
     path("", include("approvals.api")),
+    path("v1/", include("pipelines.operations_api")),
+    path("v1/", include("recovery.api")),
+    path("v1/schema", openapi.schema),
+    path("v1/docs", openapi.docs),
 ]
 
 handler400 = "config.api.bad_request"

@@ -1,12 +1,15 @@
-"""Who calls: an application by its key, a worker by its session on top of it. One query each."""
+"""Who calls: an application by its key, a worker by its session on top of it, a person by token or log-in.
+
+One query each; a person who is logged in needs the session's own besides.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpRequest
-from rest_framework.authentication import BaseAuthentication
+from django.http import HttpRequest, HttpResponse
+from rest_framework.authentication import BaseAuthentication, CSRFCheck
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
@@ -16,12 +19,13 @@ from pipelines.creation import Place
 from pipelines.errors import Refusal
 from pipelines.keys import KeyHolder
 from pipelines.leases import Holder
-from pipelines.models import KeyScope
+from pipelines.models import KeyScope, Member
 from pipelines.sql import execute, query
 from pipelines.states import SessionState
 
 SEEN_SECONDS = 5  # how often a call is written down as a sign of life
 NO_KEY = "this needs the X-API-Key header with a live key"
+NO_PERSON = "this needs the header Authorization: Bearer with a live token of a member of the workspace"
 NO_SESSION = "this needs the X-Worker-Session header with a session of this application; bootstrap anew"
 
 
@@ -75,6 +79,28 @@ def worker_caller(request: HttpRequest) -> WorkerCaller:
     return WorkerCaller(key, holder, handlers)
 
 
+def person_caller(request: HttpRequest) -> Actor | None:
+    """The person whose bearer token came along, or who is logged in; None when neither is there.
+
+    401 for a token that is unknown, expired, revoked, or of somebody who is no member any more. A logged-in person with
+    several workspaces names one by `X-Workspace` or `?workspace=` (slug or id); one that is not theirs is 404. What a
+    log-in changes needs its CSRF token, like a form.
+    """
+    scheme, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+    if scheme:
+        found = keys.find_person(token.strip()) if scheme.lower() == "bearer" else None
+        if found is None:
+            raise Refusal("unauthorized", NO_PERSON)
+        user_id, name, workspace_id, role = found
+        return Actor(name=name, workspace_id=workspace_id, channel="api", user_id=user_id, role=role)
+    user: Any = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return None
+    if request.method not in ("GET", "HEAD", "OPTIONS"):
+        _check_csrf(request)
+    return _in_workspace(user, request.META.get("HTTP_X_WORKSPACE") or request.GET.get("workspace"))
+
+
 def actor_of(key: KeyHolder) -> Actor:
     """The application as the one who acts."""
     return Actor(
@@ -111,6 +137,29 @@ class ApiKeyAuthentication(BaseAuthentication):
 
     def authenticate_header(self, request: Request) -> str:
         return "ApiKey"
+
+
+def _in_workspace(user: Any, wanted: str | None) -> Actor:
+    theirs = Member.objects.filter(user=user).values_list("workspace_id", "workspace__slug", "role")[:1000]
+    named = [row for row in theirs if wanted is None or wanted in (row[1], str(row[0]))]
+    if not named:
+        if wanted is None:
+            raise Refusal("permission_denied", "you are no member of any workspace; ask an administrator of one")
+        raise Refusal("not_found", "there is no such workspace, or it is not yours to see")
+    if len(named) > 1:
+        slugs = ", ".join(sorted(row[1] for row in named))
+        message = f"you are in several workspaces; name one of them: {slugs}"
+        raise Refusal("validation_error", message, errors={"workspace": [message]})
+    workspace_id, _, role = named[0]
+    return Actor(name=user.get_username(), workspace_id=workspace_id, channel="api", user_id=user.pk, role=role)
+
+
+def _check_csrf(request: HttpRequest) -> None:
+    check = CSRFCheck(lambda _: HttpResponse())
+    check.process_request(request)
+    reason = check.process_view(request, lambda _: HttpResponse(), (), {})
+    if reason:
+        raise Refusal("permission_denied", f"the log-in's CSRF token is missing or wrong: {reason}")
 
 
 def _refuse_runtime(key: KeyHolder) -> None:

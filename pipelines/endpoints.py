@@ -54,9 +54,9 @@ class Endpoint(APIView):
         method = request.method or ""
         if method not in self.allowed_methods:
             raise Unsupported(405, f"{method} is not offered here")
-        _check_accept(request.META.get("HTTP_ACCEPT"))
+        check_accept(request.META.get("HTTP_ACCEPT"))
         caller, application_id, environment_id = self.authenticate(request)
-        ids = {name: _path_id(text) for name, text in names.items()}
+        ids = {name: path_id(text) for name, text in names.items()}
         if method == "GET":
             return self.get(caller, **ids)  # type: ignore[attr-defined]
         try:
@@ -87,14 +87,14 @@ def not_found() -> Refusal:
     return Refusal("not_found", "there is no such thing, or it is not yours to see")
 
 
-def _path_id(text: str) -> uuid.UUID:
+def path_id(text: str) -> uuid.UUID:
     found = read_id(text)
     if found is None:
         raise not_found()
     return found
 
 
-def _check_accept(accept: str | None) -> None:
+def check_accept(accept: str | None) -> None:
     if not accept or "*/*" in accept:
         return
     kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}

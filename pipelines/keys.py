@@ -82,12 +82,13 @@ def find_key(secret: str) -> KeyHolder | None:
     return KeyHolder(*rows[0]) if rows else None
 
 
-def find_token(secret: str) -> tuple[int, uuid.UUID] | None:
-    """The user and workspace of a live token of an active user who still is a member there."""
+def find_person(secret: str) -> tuple[int, str, uuid.UUID, str] | None:
+    """Whose live token it is: (user id, name, workspace id, role), of an active user who still is a member there."""
     rows = query(
-        "SELECT t.user_id, t.workspace_id FROM pipelines_personaltoken t"
+        "SELECT u.id, u.username, t.workspace_id, m.role FROM pipelines_personaltoken t"
         " JOIN auth_user u ON u.id = t.user_id AND u.is_active"
+        " JOIN pipelines_member m ON m.user_id = t.user_id AND m.workspace_id = t.workspace_id"
         " WHERE t.digest = %s AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > recourse_now())",
         [digest(secret)],
     )
-    return rows[0] if rows else None  # type: ignore[return-value]
+    return rows[0] if rows else None

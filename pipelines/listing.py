@@ -197,6 +197,7 @@ class _Search:
         else:
             return None
         window = self.window("s.run_created_at", "s.run_id")
+        matches += f" AND {window}" if window else ""
         if others or (wanted.error_code and wanted.handler):
             # the fence keeps the index's order: the run of each stage is looked at in turn, until the page is full
             joined = (
@@ -209,7 +210,7 @@ class _Search:
             f"SELECT DISTINCT found.created_at, found.id FROM {self._rungs()} v(app, env)"
             f" CROSS JOIN unnest({values}::text[]) w(one) CROSS JOIN LATERAL ("
             f"SELECT DISTINCT s.run_created_at AS created_at, s.run_id AS id FROM pipelines_stage s{joined}"
-            f" WHERE s.application_id = v.app AND s.environment_id = v.env AND {matches}{' AND ' + window if window else ''}"
+            f" WHERE s.application_id = v.app AND s.environment_id = v.env AND {matches}"
             f" ORDER BY s.run_created_at {self.direction}, s.run_id {self.direction} LIMIT %(limit)s) found"
             f" ORDER BY {self.order} LIMIT %(limit)s"
         )

@@ -260,8 +260,9 @@ class Shape(serializers.Serializer[Any]):
         fields = {}
         for name, field in super().get_fields().items():
             wire = self.wire_name(name)
-            if wire != name and field.source is None:
-                field.source = name
+            if wire != name and field.source in (None, wire):
+                # DRF insists that a source differs from the field's name
+                field.source = name if field.source is None else None
             fields[wire] = field
         return fields
 

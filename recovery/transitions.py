@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 from django.db import IntegrityError
 
@@ -85,7 +85,7 @@ def retry_stage(
         moves.save()
         return {"epoch": stage.epoch, "stage_status": stage.state, "run_status": run.status}
 
-    return _in_place(action, stage_id, actor, RECOVER, reason, key, request, carry_out)
+    return _in_place(action, stage_id, actor=actor, reason=reason, key=key, request=request, carry_out=carry_out)
 
 
 def skip_stage(
@@ -113,7 +113,9 @@ def skip_stage(
         return {"stage_status": stage.state, "run_status": run.status}
 
     request = {"output": output if has_output else None, "has_output": has_output}
-    return _in_place(OperationKind.SKIP, stage_id, actor, RECOVER, reason, key, request, carry_out)
+    return _in_place(
+        OperationKind.SKIP, stage_id, actor=actor, reason=reason, key=key, request=request, carry_out=carry_out
+    )
 
 
 def pause_as_operation(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
@@ -174,14 +176,16 @@ def on_run(
             entry.outcome = NO_OP
             return repeated
         result = carry_out(moves, run, entry)
-        return _record(kind, run_id, stage_id, actor, reason, key, fingerprint, result)
+        return _record(
+            kind, run_id, stage_id, actor=actor, reason=reason, key=key, fingerprint=fingerprint, result=result
+        )
 
 
 def _in_place(
     kind: OperationKind,
     stage_id: uuid.UUID,
+    *,
     actor: Actor,
-    capability: str,
     reason: str,
     key: str,
     request: dict[str, Any],
@@ -197,14 +201,16 @@ def _in_place(
     run_id = found[0][0]
     fingerprint = _fingerprint(kind, stage_id, request)
     with audited(actor, f"stage.{kind}", run=run_id, stage=stage_id, reason=reason, **_told(request)) as entry:
-        actor.require(capability)
+        actor.require(RECOVER)
         moves, run = lock_run(run_id, actor)
         repeated = _repeat(actor, kind, key, fingerprint)
         if repeated:
             entry.outcome = NO_OP
             return repeated
         result = carry_out(moves, run, moves.stages[stage_id])
-        return _record(kind, run_id, stage_id, actor, reason, key, fingerprint, result)
+        return _record(
+            kind, run_id, stage_id, actor=actor, reason=reason, key=key, fingerprint=fingerprint, result=result
+        )
 
 
 def _repeat(actor: Actor, kind: OperationKind, key: str, fingerprint: str) -> Done | None:
@@ -222,19 +228,19 @@ def _record(
     kind: OperationKind,
     run_id: uuid.UUID,
     stage_id: uuid.UUID | None,
+    *,
     actor: Actor,
     reason: str,
     key: str,
     fingerprint: str,
     result: dict[str, Any],
 ) -> Done:
-    assert actor.user_id is not None, "operations are people's"
     operation = Operation(
         workspace_id=actor.workspace_id,
         kind=kind,
         run_id=run_id,
         stage_id=stage_id,
-        requested_by_id=actor.user_id,
+        requested_by_id=cast(int, actor.user_id),  # operations are people's
         channel=actor.channel,
         key=key,
         fingerprint=fingerprint,

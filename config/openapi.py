@@ -1,0 +1,100 @@
+"""What the APIs say of themselves: OpenAPI 3 written from the routes, and a page to browse it.
+
+The document is the same for everybody, so each process writes it once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from functools import cache
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import URLPattern, URLResolver, include, path
+from django.views.decorators.http import require_safe
+from drf_spectacular.generators import SchemaGenerator
+
+from pipelines.shapes import Shape
+
+OPERATIONS: list[URLPattern | URLResolver] = [
+    path("v1/", include("pipelines.operations_api")),
+    path("v1/", include("recovery.api")),
+]
+APPLICATION: list[URLPattern | URLResolver] = [
+    path("", include("pipelines.api")),
+    path("", include("pipelines.worker_api")),
+    path("", include("approvals.api")),
+]
+
+NOTHING_TO_SAY = inspect.getdoc(Shape)  # what a shape without words of its own would say
+
+PROBLEM = {
+    "type": "object",
+    "description": "Why a request was refused (RFC 9457).",
+    "required": ["type", "title", "status", "detail", "code"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "errors": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+    },
+}
+REFUSED = {
+    "description": "Refused; `code` says why.",
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+PERSON = {"person": {"type": "http", "scheme": "bearer"}}
+KEY = {"application": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
+SESSION = {"worker": {"type": "apiKey", "in": "header", "name": "X-Worker-Session"}}
+
+
+@cache
+def operations_schema() -> dict[str, Any]:
+    """The operations API (`/v1`)."""
+    return _document(OPERATIONS, "Recourse operations API", PERSON | KEY, [{"person": []}, {"application": []}])
+
+
+@cache
+def application_schema() -> dict[str, Any]:
+    """The application API, for applications and their workers."""
+    schemes = KEY | SESSION
+    return _document(APPLICATION, "Recourse application API", schemes, [{"application": [], "worker": []}])
+
+
+@require_safe
+def schema(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(_text(), content_type="application/json")
+
+
+@require_safe
+def docs(request: HttpRequest) -> HttpResponse:
+    return render(request, "api/docs.html")
+
+
+@cache
+def _text() -> str:
+    return json.dumps(operations_schema())
+
+
+def _document(
+    routes: list[URLPattern | URLResolver], title: str, schemes: dict[str, Any], security: list[dict[str, Any]]
+) -> dict[str, Any]:
+    generator: Any = SchemaGenerator
+    document: dict[str, Any] = generator(patterns=routes, title=title, api_version="1").get_schema(public=True)
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {})["Problem"] = PROBLEM
+    components["securitySchemes"] = schemes
+    for shape in components["schemas"].values():
+        if shape.get("description") == NOTHING_TO_SAY:
+            del shape["description"]
+    document["security"] = security
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if isinstance(operation, dict) and "responses" in operation:
+                operation["responses"]["default"] = REFUSED
+                operation.pop("security", None)
+    return document

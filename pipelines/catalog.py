@@ -1,0 +1,151 @@
+"""What a workspace is made of, and changing it: environments, applications, pipelines, policies.
+
+One function for each verb, for API, commands and screens alike; each in one transaction with its audit event. Saying
+the same again changes nothing. Who may is looked at before anything else.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max
+
+from pipelines.access import ADMINISTER, RELEASE, Actor
+from pipelines.audit import NO_OP, audited
+from pipelines.errors import Refusal
+from pipelines.models import Application, Environment, Pipeline, Policy, Workspace
+
+LADDER = (("development", 1, False), ("staging", 2, False), ("production", 3, True))
+
+
+def ensure_workspace(slug: str) -> tuple[Workspace, bool]:
+    """The workspace of that name; a new one has the ladder development, staging, production (protected)."""
+    with transaction.atomic():
+        workspace, created = Workspace.objects.get_or_create(slug=slug)
+        if created:
+            Environment.objects.bulk_create(
+                Environment(workspace=workspace, slug=rung, rank=rank, protected=protected)
+                for rung, rank, protected in LADDER
+            )
+    return workspace, created
+
+
+def ensure_environment(workspace: Workspace, slug: str) -> tuple[Environment, bool]:
+    """The rung of that name; a new one is put on top of the ladder, unprotected."""
+    return Environment.objects.get_or_create(workspace=workspace, slug=slug, defaults={"rank": _top(workspace.id) + 1})
+
+
+def save_environment(
+    *, actor: Actor, slug: str, rank: int | None = None, protected: bool | None = None
+) -> tuple[Environment, bool]:
+    """Makes a rung or changes the one of that name: only what is given. The second value says whether it is new."""
+    with audited(actor, "environment.save", environment=slug) as entry:
+        actor.require(ADMINISTER)
+        environment, created = Environment.objects.select_for_update(no_key=True).get_or_create(
+            workspace_id=actor.workspace_id,
+            slug=slug,
+            defaults={
+                "rank": _top(actor.workspace_id) + 1 if rank is None else rank,
+                "protected": bool(protected),
+            },
+        )
+        before = {"rank": environment.rank, "protected": environment.protected}
+        environment.rank = environment.rank if rank is None else rank
+        environment.protected = environment.protected if protected is None else protected
+        after = {"rank": environment.rank, "protected": environment.protected}
+        entry.data.update(created=created, before=None if created else before, after=after)
+        if not created and before == after:
+            entry.outcome = NO_OP
+        environment.save(update_fields=["rank", "protected"])
+    return environment, created
+
+
+def save_application(*, actor: Actor, name: str) -> tuple[Application, bool]:
+    """The application of that name, made when it is new."""
+    with audited(actor, "application.save", application=name) as entry:
+        actor.require(ADMINISTER)
+        application, created = Application.objects.get_or_create(workspace_id=actor.workspace_id, name=name)
+        if not created:
+            entry.outcome = NO_OP
+    return application, created
+
+
+def rename_application(application_id: uuid.UUID, *, actor: Actor, name: str) -> Application:
+    """Another name for an application; its keys and runs stay. A taken name is an input error."""
+    with audited(actor, "application.rename", application_id=str(application_id), name=name) as entry:
+        actor.require(ADMINISTER)
+        application = _locked(Application, application_id, actor)
+        entry.data["before"] = application.name
+        if application.name == name:
+            entry.outcome = NO_OP
+        application.name = name
+        _save(application, "application_name_once_per_workspace", "name", "another application has this name")
+    return application
+
+
+def save_pipeline(*, actor: Actor, slug: str, name: str, description: str = "") -> tuple[Pipeline, bool]:
+    """Makes a pipeline or changes the name and description of the one of that slug; its releases stay as they are."""
+    with audited(actor, "pipeline.save", pipeline=slug) as entry:
+        actor.require(RELEASE)
+        pipeline, created = Pipeline.objects.select_for_update(no_key=True).get_or_create(
+            workspace_id=actor.workspace_id, slug=slug, defaults={"name": name, "description": description}
+        )
+        entry.data["created"] = created
+        if not created and (pipeline.name, pipeline.description) == (name, description):
+            entry.outcome = NO_OP
+        pipeline.name, pipeline.description = name, description
+        pipeline.save(update_fields=["name", "description"])
+    return pipeline, created
+
+
+def add_policy(
+    *, actor: Actor, name: str, kind: str, match: Mapping[str, Any], rule: Mapping[str, Any], status: str
+) -> Policy:
+    """A new policy, in force at once for what happens from now on (P45). A taken name is an input error."""
+    with audited(actor, "policy.add", policy=name, kind=kind, match=match, rule=rule, status=status):
+        actor.require(ADMINISTER)
+        policy = Policy(
+            workspace_id=actor.workspace_id, name=name, kind=kind, match=dict(match), rule=dict(rule), status=status
+        )
+        _save(policy, "policy_name_once_per_workspace", "name", "another policy has this name")
+        policy.refresh_from_db()
+    return policy
+
+
+def change_policy(policy_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, Any]) -> Policy:
+    """Changes name, match, rule or status of a policy. Decisions already taken keep the rule they were taken by."""
+    with audited(actor, "policy.change", policy_id=str(policy_id), after=dict(changes)) as entry:
+        actor.require(ADMINISTER)
+        policy = _locked(Policy, policy_id, actor)
+        entry.data["before"] = {name: getattr(policy, name) for name in changes}
+        if entry.data["before"] == dict(changes):
+            entry.outcome = NO_OP
+        for name, value in changes.items():
+            setattr(policy, name, value)
+        _save(policy, "policy_name_once_per_workspace", "name", "another policy has this name")
+    return policy
+
+
+def _locked(model: Any, found_id: uuid.UUID, actor: Actor) -> Any:
+    rows = model.objects.select_for_update(no_key=True)
+    found = rows.filter(id=found_id, workspace_id=actor.workspace_id).first()
+    if found is None:
+        raise Refusal("not_found", f"there is no such {model._meta.verbose_name}")  # noqa: SLF001 - Django's public face
+    return found
+
+
+def _save(row: Any, constraint: str, field: str, message: str) -> None:
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError as error:
+        if constraint not in str(error):
+            raise
+        raise Refusal("validation_error", f"{field}: {message}", errors={field: [message]}) from error
+
+
+def _top(workspace_id: uuid.UUID) -> int:
+    return Environment.objects.filter(workspace_id=workspace_id).aggregate(top=Max("rank"))["top"] or 0

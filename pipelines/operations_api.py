@@ -1,0 +1,433 @@
+"""The operations API's routes for looking at runs, and for what a workspace is made of (contract §3)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.http import HttpResponse
+from django.urls import path
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from pipelines import catalog, queries, releases
+from pipelines import operations_serializers as wire
+from pipelines.access import ADMINISTER, RELEASE, VIEW, Actor
+from pipelines.definitions import Definition, with_defaults
+from pipelines.endpoints import answer, not_found
+from pipelines.errors import Refusal
+from pipelines.filters import RUN_FILTERS, chosen, identifiers, moment, read_run_filter, values
+from pipelines.models import Application, Environment, Pipeline, Policy, PolicyKind, PolicyStatus, Release
+from pipelines.operations_endpoint import Call, OperationsEndpoint, page_answer
+from pipelines.paging import page_of, read_cut
+from pipelines.shapes import Wrong, refusal
+from pipelines.sql import database_now
+from pipelines.states import ReleaseStatus, SessionState
+
+
+def list_parameters(*names: str) -> list[OpenApiParameter]:
+    """A list's parameters for OpenAPI; every filter may repeat."""
+    filters = [OpenApiParameter(name, OpenApiTypes.STR, many=True) for name in names]
+    return [*filters, OpenApiParameter("cursor", OpenApiTypes.STR), OpenApiParameter("page_size", OpenApiTypes.INT)]
+
+
+# runs
+
+
+class Executions(OperationsEndpoint):
+    """Runs, newest first."""
+
+    access = {"GET": VIEW}
+    filters = RUN_FILTERS
+    for_key = True
+
+    @extend_schema(parameters=list_parameters(*RUN_FILTERS), responses=wire.listed(wire.ListedExecution))
+    def get(self, call: Call) -> HttpResponse:
+        page = queries.run_list(call.actor, read_run_filter(call.params), read_cut(call.params))
+        progress = queries.run_progress([run.id for run in page.rows])
+        nothing = queries.Progress()
+        items = [wire.listed_execution(run, progress.get(run.id, nothing)) for run in page.rows]
+        return page_answer(call.request, page, items)
+
+
+class Execution(OperationsEndpoint):
+    """One run."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(responses=wire.ExecutionView)
+    def get(self, call: Call) -> HttpResponse:
+        return answer(wire.execution_view(call.target))
+
+
+class Stages(OperationsEndpoint):
+    """The stages of a run in graph order, all on one page."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(responses=wire.listed(wire.StageView))
+    def get(self, call: Call) -> HttpResponse:
+        stages = queries.stages(call.target)
+        names = {stage.position: stage.name for stage in stages}
+        results = [wire.stage_view(stage, names) for stage in stages]
+        return answer({"next": None, "previous": None, "results": results})
+
+
+class Attempts(OperationsEndpoint):
+    """Every attempt of a run, newest first, those of earlier epochs too (P86)."""
+
+    access = {"GET": VIEW}
+    for_key = True
+    filters = ("stage_id",)
+
+    @extend_schema(parameters=list_parameters("stage_id"), responses=wire.listed(wire.AttemptView))
+    def get(self, call: Call) -> HttpResponse:
+        rows = queries.attempts(call.target)
+        if wanted := identifiers(call.params, "stage_id"):
+            rows = rows.filter(stage_id__in=wanted)
+        page = page_of(rows, read_cut(call.params), ("dispatched_at", "id"))
+        return page_answer(call.request, page, [wire.attempt_view(attempt) for attempt in page.rows])
+
+
+class Timeline(OperationsEndpoint):
+    """What happened to a run, in the order in which it happened."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(parameters=list_parameters(), responses=wire.listed(wire.EventView))
+    def get(self, call: Call) -> HttpResponse:
+        page = page_of(queries.timeline(call.target), read_cut(call.params, (_number,)), ("id",), descending=False)
+        return page_answer(call.request, page, [wire.event_view(event) for event in page.rows])
+
+
+class Blockers(OperationsEndpoint):
+    """Why a run does not move: holder, cause and next look of everything it waits for."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(responses=wire.listed(wire.BlockerView))
+    def get(self, call: Call) -> HttpResponse:
+        results = [wire.blocker_view(blocker) for blocker in queries.blockers(call.target)]
+        return answer({"next": None, "previous": None, "results": results})
+
+
+class StagePolicies(OperationsEndpoint):
+    """Which policies rule a stage, which ones they outrank, and why (P47)."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(responses=wire.EffectivePolicies)
+    def get(self, call: Call) -> HttpResponse:
+        views = queries.effective_policies(call.target)
+        return answer({"stage_id": str(call.target.id), "policies": [wire.effective_policy(view) for view in views]})
+
+
+# what a workspace is made of
+
+
+class Environments(OperationsEndpoint):
+    """The ladder; POST makes a rung or changes the one of that slug."""
+
+    access = {"GET": VIEW, "POST": ADMINISTER}
+    bodies = {"POST": wire.EnvironmentRequest}
+    actions = {"POST": "environment.save"}
+
+    @extend_schema(responses=wire.listed(wire.EnvironmentView))
+    def get(self, call: Call) -> HttpResponse:
+        rungs = Environment.objects.filter(workspace_id=call.actor.workspace_id).order_by("rank", "slug")
+        return answer({"next": None, "previous": None, "results": [wire.environment_view(rung) for rung in rungs]})
+
+    @extend_schema(request=wire.EnvironmentRequest, responses={201: wire.EnvironmentView, 200: wire.EnvironmentView})
+    def post(self, call: Call) -> HttpResponse:
+        rung, created = catalog.save_environment(actor=call.actor, **call.body)
+        return answer(wire.environment_view(rung), 201 if created else 200)
+
+
+class Applications(OperationsEndpoint):
+    """The programs that create runs and run handlers."""
+
+    access = {"GET": VIEW, "POST": ADMINISTER}
+    bodies = {"POST": wire.ApplicationRequest}
+    actions = {"POST": "application.save"}
+
+    @extend_schema(parameters=list_parameters(), responses=wire.listed(wire.ApplicationView))
+    def get(self, call: Call) -> HttpResponse:
+        rows = Application.objects.filter(workspace_id=call.actor.workspace_id)
+        page = page_of(rows, read_cut(call.params))
+        return page_answer(call.request, page, [wire.application_view(one) for one in page.rows])
+
+    @extend_schema(request=wire.ApplicationRequest, responses={201: wire.ApplicationView, 200: wire.ApplicationView})
+    def post(self, call: Call) -> HttpResponse:
+        application, created = catalog.save_application(actor=call.actor, name=call.body["name"])
+        return answer(wire.application_view(application), 201 if created else 200)
+
+
+class OneApplication(OperationsEndpoint):
+    """Another name for an application."""
+
+    access = {"PATCH": ADMINISTER}
+    bodies = {"PATCH": wire.ApplicationRequest}
+    actions = {"PATCH": "application.rename"}
+
+    def find(self, actor: Actor, **ids: uuid.UUID) -> Application:
+        return _find(Application, actor, ids["application_id"])
+
+    @extend_schema(request=wire.ApplicationRequest, responses=wire.ApplicationView)
+    def patch(self, call: Call) -> HttpResponse:
+        application = catalog.rename_application(call.target.id, actor=call.actor, name=call.body["name"])
+        return answer(wire.application_view(application))
+
+
+class Pipelines(OperationsEndpoint):
+    """The definitions that are known by a slug; POST makes one or changes its name and description."""
+
+    access = {"GET": VIEW, "POST": RELEASE}
+    bodies = {"POST": wire.PipelineRequest}
+    actions = {"POST": "pipeline.save"}
+    filters = ("slug",)
+
+    @extend_schema(parameters=list_parameters("slug"), responses=wire.listed(wire.PipelineView))
+    def get(self, call: Call) -> HttpResponse:
+        rows = Pipeline.objects.filter(workspace_id=call.actor.workspace_id)
+        if slugs := values(call.params, "slug"):
+            rows = rows.filter(slug__in=slugs)
+        page = page_of(rows, read_cut(call.params))
+        return page_answer(call.request, page, [wire.pipeline_view(one) for one in page.rows])
+
+    @extend_schema(request=wire.PipelineRequest, responses={201: wire.PipelineView, 200: wire.PipelineView})
+    def post(self, call: Call) -> HttpResponse:
+        pipeline, created = catalog.save_pipeline(actor=call.actor, **call.body)
+        return answer(wire.pipeline_view(pipeline), 201 if created else 200)
+
+
+class Releases(OperationsEndpoint):
+    """The immutable versions of pipelines; POST registers one, and with `activate` puts it in force."""
+
+    access = {"GET": VIEW, "POST": RELEASE}
+    bodies = {"POST": wire.ReleaseRequest}
+    actions = {"POST": "release.register"}
+    filters = ("pipeline", "environment", "status")
+
+    @extend_schema(
+        parameters=list_parameters("pipeline", "environment", "status"), responses=wire.listed(wire.ReleaseView)
+    )
+    def get(self, call: Call) -> HttpResponse:
+        rows = _releases(call.actor).defer("definition")
+        if slugs := values(call.params, "pipeline"):
+            rows = rows.filter(pipeline__slug__in=slugs)
+        if rungs := values(call.params, "environment"):
+            rows = rows.filter(environment__slug__in=rungs)
+        if statuses := chosen(call.params, "status", ReleaseStatus.values):
+            rows = rows.filter(status__in=statuses)
+        page = page_of(rows, read_cut(call.params))
+        return page_answer(call.request, page, [wire.release_view(one) for one in page.rows])
+
+    @extend_schema(request=wire.ReleaseRequest, responses={201: wire.ReleaseView, 200: wire.ReleaseView})
+    def post(self, call: Call) -> HttpResponse:
+        pipeline = _named(Pipeline, call, "pipeline")
+        environment = Environment.objects.filter(
+            workspace_id=call.actor.workspace_id, slug=call.body["environment"]
+        ).first()
+        if environment is None:
+            raise Refusal("environment_unknown", f"no environment is called {call.body['environment']!r}")
+        release, created = releases.register_release(
+            actor=call.actor,
+            pipeline=pipeline,
+            environment=environment,
+            definition=_definition(call.body["definition"], pipeline),
+            activate=call.body["activate"],
+        )
+        return answer(wire.release_view(release), 201 if created else 200)
+
+
+class OneRelease(OperationsEndpoint):
+    """A release with its definition."""
+
+    access = {"GET": VIEW}
+
+    def find(self, actor: Actor, **ids: uuid.UUID) -> Release:
+        return _find_release(actor, ids["release_id"])
+
+    @extend_schema(responses=wire.WholeRelease)
+    def get(self, call: Call) -> HttpResponse:
+        return answer(wire.whole_release(call.target))
+
+
+class ActivateRelease(OperationsEndpoint):
+    """Puts a release in force; the one before it becomes superseded."""
+
+    access = {"POST": RELEASE}
+    bodies = {"POST": wire.NoRequest}
+    actions = {"POST": "release.activate"}
+
+    def find(self, actor: Actor, **ids: uuid.UUID) -> Release:
+        return _find_release(actor, ids["release_id"])
+
+    @extend_schema(request=wire.NoRequest, responses=wire.ReleaseView)
+    def post(self, call: Call) -> HttpResponse:
+        releases.activate_release(call.target.id, actor=call.actor)
+        return answer(wire.release_view(_find_release(call.actor, call.target.id)))
+
+
+class Policies(OperationsEndpoint):
+    """The rules that target stages and outrank their own options."""
+
+    access = {"GET": VIEW, "POST": ADMINISTER}
+    bodies = {"POST": wire.PolicyRequest}
+    actions = {"POST": "policy.add"}
+    filters = ("kind", "status")
+
+    @extend_schema(parameters=list_parameters("kind", "status"), responses=wire.listed(wire.PolicyItem))
+    def get(self, call: Call) -> HttpResponse:
+        rows = Policy.objects.filter(workspace_id=call.actor.workspace_id)
+        if kinds := chosen(call.params, "kind", PolicyKind.values):
+            rows = rows.filter(kind__in=kinds)
+        if statuses := chosen(call.params, "status", PolicyStatus.values):
+            rows = rows.filter(status__in=statuses)
+        page = page_of(rows, read_cut(call.params))
+        return page_answer(call.request, page, [wire.policy_item(one) for one in page.rows])
+
+    @extend_schema(request=wire.PolicyRequest, responses={201: wire.PolicyItem})
+    def post(self, call: Call) -> HttpResponse:
+        return answer(wire.policy_item(catalog.add_policy(actor=call.actor, **call.body)), 201)
+
+
+class OnePolicy(OperationsEndpoint):
+    """Changes a policy, or pauses it."""
+
+    access = {"PATCH": ADMINISTER}
+    bodies = {"PATCH": wire.PolicyChange}
+    actions = {"PATCH": "policy.change"}
+
+    def find(self, actor: Actor, **ids: uuid.UUID) -> Policy:
+        return _find(Policy, actor, ids["policy_id"])
+
+    @extend_schema(request=wire.PolicyChange, responses=wire.PolicyItem)
+    def patch(self, call: Call) -> HttpResponse:
+        whole = {"match": call.target.match, "rule": call.target.rule} | call.body
+        if problems := wire.policy_problems(call.target.kind, whole["match"], whole["rule"]):
+            raise refusal(Wrong(*problems))
+        return answer(wire.policy_item(catalog.change_policy(call.target.id, actor=call.actor, changes=call.body)))
+
+
+# what was and is going on
+
+
+class AuditEvents(OperationsEndpoint):
+    """Who did, tried or was refused what, newest first; only of the own workspace (F144, F145)."""
+
+    access = {"GET": VIEW}
+    filters = ("action", "outcome", "actor", "channel", "execution_id", "stage_id", "created_after", "created_before")
+
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.AuditEventView))
+    def get(self, call: Call) -> HttpResponse:
+        rows = _events(call)
+        page = page_of(rows, read_cut(call.params), ("at", "id"))
+        return page_answer(call.request, page, [wire.audit_event_view(one) for one in page.rows])
+
+
+class Workers(OperationsEndpoint):
+    """The sessions of the workspace's workers, newest first, and whether each was heard of lately."""
+
+    access = {"GET": VIEW}
+    filters = ("status", "application", "handler")
+
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.WorkerView))
+    def get(self, call: Call) -> HttpResponse:
+        rows = queries.worker_sessions(call.actor)
+        if statuses := chosen(call.params, "status", SessionState.values):
+            rows = rows.filter(state__in=statuses)
+        if names := values(call.params, "application"):
+            rows = rows.filter(application__name__in=names)
+        if handlers := values(call.params, "handler"):
+            rows = rows.filter(handlers__overlap=list(handlers))
+        page = page_of(rows, read_cut(call.params, (uuid.UUID,)), ("id",))
+        now = database_now()
+        items = [wire.worker_view(one, live=queries.is_live(one, now)) for one in page.rows]
+        return page_answer(call.request, page, items)
+
+
+urlpatterns = [
+    path("executions", Executions.as_view()),
+    path("executions/<str:execution_id>", Execution.as_view()),
+    path("executions/<str:execution_id>/stages", Stages.as_view()),
+    path("executions/<str:execution_id>/attempts", Attempts.as_view()),
+    path("executions/<str:execution_id>/timeline", Timeline.as_view()),
+    path("executions/<str:execution_id>/blockers", Blockers.as_view()),
+    path("stages/<str:stage_id>/policies", StagePolicies.as_view()),
+    path("environments", Environments.as_view()),
+    path("applications", Applications.as_view()),
+    path("applications/<str:application_id>", OneApplication.as_view()),
+    path("pipelines", Pipelines.as_view()),
+    path("releases", Releases.as_view()),
+    path("releases/<str:release_id>", OneRelease.as_view()),
+    path("releases/<str:release_id>/activate", ActivateRelease.as_view()),
+    path("policies", Policies.as_view()),
+    path("policies/<str:policy_id>", OnePolicy.as_view()),
+    path("audit-events", AuditEvents.as_view()),
+    path("workers", Workers.as_view()),
+]
+
+
+def _events(call: Call) -> Any:
+    rows = queries.audit_events(call.actor)
+    for name, column in (("action", "action"), ("outcome", "outcome"), ("actor", "actor"), ("channel", "channel")):
+        if wanted := values(call.params, name):
+            rows = rows.filter(**{f"{column}__in": wanted})
+    for name, column in (("execution_id", "run"), ("stage_id", "stage")):
+        if ids := identifiers(call.params, name):
+            rows = rows.filter(**{f"{column}__in": ids})
+    for text in values(call.params, "created_after"):
+        rows = rows.filter(at__gte=moment(text, "created_after"))
+    for text in values(call.params, "created_before"):
+        rows = rows.filter(at__lt=moment(text, "created_before"))
+    return rows
+
+
+def _definition(document: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
+    checked = Definition.check({"slug": pipeline.slug, **document})
+    problems = checked.below("definition") if type(checked) is Wrong else []
+    if not problems and checked["slug"] != pipeline.slug:
+        problems = [("definition.slug", f"must be {pipeline.slug!r}, the pipeline that it is released for")]
+    if problems:
+        raise refusal(Wrong(*problems))
+    return with_defaults(checked)
+
+
+def _releases(actor: Actor) -> Any:
+    rows = Release.objects.filter(workspace_id=actor.workspace_id, pipeline__isnull=False)
+    return rows.select_related("pipeline", "environment")
+
+
+def _find_release(actor: Actor, release_id: uuid.UUID) -> Release:
+    release = _releases(actor).filter(id=release_id).first()
+    if release is None:
+        raise not_found()
+    return release
+
+
+def _find(model: Any, actor: Actor, found_id: uuid.UUID) -> Any:
+    found = model.objects.filter(id=found_id, workspace_id=actor.workspace_id).first()
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _named(model: Any, call: Call, field: str) -> Any:
+    found = model.objects.filter(workspace_id=call.actor.workspace_id, slug=call.body[field]).first()
+    if found is None:
+        message = f"no {field} is called {call.body[field]!r}"
+        raise Refusal("validation_error", message, errors={field: [message]})
+    return found
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 2**63:
+        raise ValueError("out of range")
+    return number

@@ -1,0 +1,712 @@
+"""The wire shapes of the operations API (contract §3): snake_case, in source 002's words: a run's id is `execution_id`.
+
+Requests first, then answers, each beside the function that builds it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pipelines.blockers import Blocker
+from pipelines.context import REDACTED
+from pipelines.definitions import DESCRIPTION, Slug
+from pipelines.models import (
+    Application,
+    Attempt,
+    AuditEvent,
+    DeadLetter,
+    EffectMode,
+    Environment,
+    Event,
+    Pipeline,
+    Policy,
+    PolicyKind,
+    PolicyStatus,
+    Release,
+    Run,
+    Stage,
+    WorkerSession,
+)
+from pipelines.operations_endpoint import Verb
+from pipelines.queries import PolicyView, Progress
+from pipelines.serializers import HANDLER, NAME, TEN_YEARS, Options
+from pipelines.shapes import (
+    AnyJson,
+    Flag,
+    Identifier,
+    JsonObject,
+    ListOf,
+    Moment,
+    Number,
+    OneOf,
+    Problems,
+    Shape,
+    Text,
+    Whole,
+    Wrong,
+)
+from pipelines.states import (
+    AttemptState,
+    DeadLetterReason,
+    DeadLetterState,
+    ReleaseStatus,
+    RunStatus,
+    SessionState,
+    StageState,
+)
+
+HUGE = 2**31 - 1
+
+# requests
+
+
+class EnvironmentRequest(Shape):
+    """A rung of the ladder. What is left out stays as it is; a new one comes on top, unprotected."""
+
+    slug = Slug()
+    rank = Whole(min_value=0, max_value=1_000_000, required=False)
+    protected = Flag(required=False)
+
+
+class ApplicationRequest(Shape):
+    name = Text(max_length=100, control=False)
+
+
+class NoRequest(Shape):
+    """An empty object."""
+
+
+class PipelineRequest(Shape):
+    slug = Slug()
+    name = Text(max_length=NAME, control=False)
+    description = Text(blank=True, max_length=DESCRIPTION, default="")
+
+
+class ReleaseRequest(Shape):
+    """`definition` is checked as a whole, with its own paths in the errors."""
+
+    pipeline = Slug()
+    environment = Slug()
+    definition = JsonObject(max_bytes=1024 * 1024, exact=True)
+    activate = Flag(default=False)
+
+
+class Match(Shape):
+    """Which stages a policy targets: all that it names must fit. `error_codes` filters failures, it targets nothing."""
+
+    pipeline = Slug(required=False)
+    stage = Text(max_length=NAME, control=False, required=False)
+    handler = Text(max_length=HANDLER, control=False, required=False)
+    environment = Slug(required=False)
+    error_codes = ListOf(child=Text(max_length=100), max_length=100, required=False)
+
+
+class RetryRuleShape(Shape):
+    """How often and how far apart, as in a stage's options (P31–P39)."""
+
+    max_retries = Whole(min_value=0, max_value=10_000)
+    retry_interval = Number(min_value=0, max_value=TEN_YEARS)
+    backoff = OneOf(("fixed", "linear", "exponential"), required=False)
+    max_retry_interval = Number(min_value=0, max_value=TEN_YEARS, required=False)
+    jitter = Flag(required=False)
+
+
+class TimeoutRuleShape(Shape):
+    seconds = Number(min_value=0.001, max_value=TEN_YEARS)
+
+
+RULES: dict[str, type[Shape]] = {PolicyKind.RETRY: RetryRuleShape, PolicyKind.TIMEOUT: TimeoutRuleShape}
+
+
+class PolicyChange(Shape):
+    """What of a policy may change; its kind never does."""
+
+    name = Text(max_length=NAME, control=False, required=False)
+    match = Match(required=False)
+    rule_ = JsonObject(max_bytes=10_000, required=False, source="rule")
+    status = OneOf(PolicyStatus.values, required=False)
+
+    spelling = {"rule_": "rule"}  # the bare name is the shape's own
+
+
+class PolicyRequest(PolicyChange):
+    """A policy. `rule` holds what its kind knows: the options of a retry, or the `seconds` of a timeout."""
+
+    name = Text(max_length=NAME, control=False)
+    kind = OneOf(PolicyKind.values, later=["rate", "concurrency"])
+    match = Match(default=dict)
+    rule_ = JsonObject(max_bytes=10_000, source="rule")
+    status = OneOf(PolicyStatus.values, default=PolicyStatus.ACTIVE.value)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        return policy_problems(clean["kind"], clean["match"], clean["rule"])
+
+
+def policy_problems(kind: str, match: Mapping[str, Any], rule: Any) -> Problems:
+    """What is wrong with a policy's rule for its kind."""
+    checked = RULES[kind].check(rule)
+    problems = checked.below("rule") if type(checked) is Wrong else []
+    if match.get("error_codes") and kind != PolicyKind.RETRY:
+        problems.append(("match.error_codes", "only a retry policy looks at error codes"))
+    return problems
+
+
+class RetryRequest(Verb):
+    """A new epoch of a stage, alone or with everything behind it. `input` replaces the stage's own from now on."""
+
+    scope = OneOf(("stage", "stage_and_downstream"), default="stage")
+    input = Text(blank=True, max_bytes=256 * 1024, required=False)
+    acknowledge_effects = Flag(default=False)
+
+
+class SkipRequest(Verb):
+    """Leaves a stage out on purpose. `output`, where given, is what its dependants get."""
+
+    output = AnyJson(required=False)
+
+
+class RedriveRequest(Verb):
+    acknowledge_effects = Flag(default=False)
+
+
+# answers: runs
+
+
+class FailureView(Shape):
+    code = Text(blank=True)
+    message = Text(blank=True)
+    stage_id = Identifier(allow_null=True)
+
+
+class ProgressView(Shape):
+    """Where a run stands; `stage` is the one that speaks for it: at fault, active or next."""
+
+    stages = Whole(min_value=0, max_value=HUGE)
+    done = Whole(min_value=0, max_value=HUGE)
+    stage = Text(blank=True)
+    stage_status = Text(blank=True)
+
+
+class ExecutionItem(Shape):
+    execution_id = Identifier()
+    name = Text(blank=True)
+    status = OneOf(RunStatus.values)
+    is_terminal = Flag()
+    pause_reason = Text(allow_null=True)
+    workspace_id = Identifier()
+    application_id = Identifier()
+    application = Text()
+    environment = Text()
+    pipeline = Text(allow_null=True)
+    release_id = Identifier()
+    recovered_from = Identifier(allow_null=True)
+    created_at = Moment()
+    started_at = Moment(allow_null=True)
+    finished_at = Moment(allow_null=True)
+    updated_at = Moment()
+    deadline_at = Moment(allow_null=True)
+    failure = FailureView(allow_null=True)
+
+
+class ListedExecution(ExecutionItem):
+    progress = ProgressView()
+
+
+class WordView(Shape):
+    key = Text()
+    value = Text(blank=True)
+
+
+class ContextItemView(WordView):
+    is_sensitive = Flag()
+
+
+class ExecutionView(ExecutionItem):
+    inputs = AnyJson(allow_null=True)
+    context_items = ListOf(child=ContextItemView())
+    keywords = ListOf(child=WordView())
+    trace_id = Text(allow_null=True)
+    started_by = Text(allow_null=True)
+
+
+def execution_item(run: Run) -> dict[str, Any]:
+    failed = run.failure_code or run.failure_message or run.failure_stage
+    return {
+        "execution_id": str(run.id),
+        "name": run.name,
+        "status": run.status,
+        "is_terminal": run.status in ("completed", "failed", "cancelled"),
+        "pause_reason": run.pause_reason or None,
+        "workspace_id": str(run.workspace_id),
+        "application_id": str(run.application_id),
+        "application": run.application.name,
+        "environment": run.environment.slug,
+        "pipeline": run.pipeline.slug if run.pipeline else None,
+        "release_id": str(run.release_id),
+        "recovered_from": _id(run.recovered_from_id),
+        "created_at": time(run.created_at),
+        "started_at": time(run.started_at),
+        "finished_at": time(run.finished_at),
+        "updated_at": time(run.updated_at),
+        "deadline_at": time(run.deadline_at),
+        "failure": {
+            "code": run.failure_code,
+            "message": run.failure_message,
+            "stage_id": _id(run.failure_stage),
+        }
+        if failed
+        else None,
+    }
+
+
+def listed_execution(run: Run, progress: Progress) -> dict[str, Any]:
+    told = {
+        "stages": progress.total,
+        "done": progress.done,
+        "stage": progress.stage,
+        "stage_status": progress.stage_state,
+    }
+    return {**execution_item(run), "progress": told}
+
+
+def execution_view(run: Run) -> dict[str, Any]:
+    items = [
+        {
+            "key": item.key,
+            "value": REDACTED if item.is_sensitive else item.value,
+            "is_sensitive": item.is_sensitive,
+        }
+        for item in run.context_items.all()
+    ]
+    return {
+        **execution_item(run),
+        "inputs": None if run.input is None else json.loads(run.input),
+        "context_items": items,
+        "keywords": run.keywords,
+        "trace_id": run.trace_id or None,
+        "started_by": run.started_by.get_username() if run.started_by else None,
+    }
+
+
+class ApprovalView(Shape):
+    when = Text()
+    expires_in = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+
+
+class StageView(Shape):
+    stage_id = Identifier()
+    execution_id = Identifier()
+    name = Text()
+    handler = Text()
+    description = Text(blank=True)
+    status = OneOf(StageState.values)
+    is_terminal = Flag()
+    epoch = Whole(min_value=1, max_value=HUGE)
+    attempt = Whole(min_value=0, max_value=HUGE)
+    retry_count = Whole(min_value=0, max_value=HUGE)
+    recovery_count = Whole(min_value=0, max_value=HUGE)
+    needs = ListOf(child=Text())
+    run_next_if_failed = Flag()
+    effect_mode = OneOf(EffectMode.values)
+    approval = ApprovalView(allow_null=True)
+    options = Options()
+    next_retry_at = Moment(allow_null=True)
+    started_at = Moment(allow_null=True)
+    finished_at = Moment(allow_null=True)
+    input = Text(allow_null=True, blank=True)
+    output = AnyJson(allow_null=True)
+    error_code = Text(allow_null=True)
+    error_message = Text(allow_null=True)
+    failure_disposition = Text(allow_null=True)
+    stale = Flag()
+
+
+def stage_view(stage: Stage, names: Mapping[int, str]) -> dict[str, Any]:
+    return {
+        "stage_id": str(stage.id),
+        "execution_id": str(stage.run_id),
+        "name": stage.name,
+        "handler": stage.handler,
+        "description": stage.description,
+        "status": stage.state,
+        "is_terminal": stage.state in ("completed", "failed", "skipped", "cancelled"),
+        "epoch": stage.epoch,
+        "attempt": stage.attempt_number,
+        "retry_count": stage.retry_count,
+        "recovery_count": stage.recovery_count,
+        "needs": [names[position] for position in stage.depends_on],
+        "run_next_if_failed": stage.run_next_if_failed,
+        "effect_mode": stage.effect_mode,
+        "approval": stage.approval,
+        "options": stage.options,
+        "next_retry_at": time(stage.available_at) if stage.state == StageState.RETRY_SCHEDULED else None,
+        "started_at": time(stage.started_at),
+        "finished_at": time(stage.finished_at),
+        "input": stage.input,
+        "output": json.loads(stage.output.body) if stage.output else None,
+        "error_code": stage.last_error_code or None,
+        "error_message": stage.last_error_message or None,
+        "failure_disposition": stage.failure_disposition or None,
+        "stale": stage.stale,
+    }
+
+
+class AttemptView(Shape):
+    attempt_id = Identifier()
+    stage_id = Identifier()
+    stage = Text()
+    number = Whole(min_value=1, max_value=HUGE)
+    epoch = Whole(min_value=1, max_value=HUGE)
+    status = OneOf(AttemptState.values)
+    worker = Text(blank=True)
+    session_id = Identifier(allow_null=True)
+    request_digest = Text(blank=True)
+    dispatched_at = Moment()
+    started_at = Moment(allow_null=True)
+    finished_at = Moment(allow_null=True)
+    lease_expires_at = Moment(allow_null=True)
+    error_code = Text(allow_null=True)
+    error_message = Text(allow_null=True)
+    traceback = Text(allow_null=True)
+    cause = Text(allow_null=True)
+    decision = AnyJson(allow_null=True)
+    usage = AnyJson(allow_null=True)
+    late_evidence = Whole(min_value=0, max_value=HUGE)
+
+
+def attempt_view(attempt: Attempt) -> dict[str, Any]:
+    active = attempt.state in (AttemptState.DISPATCHED, AttemptState.RUNNING)
+    return {
+        "attempt_id": str(attempt.id),
+        "stage_id": str(attempt.stage_id),
+        "stage": attempt.stage.name,
+        "number": attempt.number,
+        "epoch": attempt.epoch,
+        "status": attempt.state,
+        "worker": attempt.worker,
+        "session_id": _id(attempt.session_id),
+        "request_digest": attempt.request_digest,
+        "dispatched_at": time(attempt.dispatched_at),
+        "started_at": time(attempt.started_at),
+        "finished_at": time(attempt.finished_at),
+        "lease_expires_at": time(attempt.expires_at) if active else None,
+        "error_code": attempt.error_code or None,
+        "error_message": attempt.error_message or None,
+        "traceback": attempt.traceback or None,
+        "cause": attempt.cause or None,
+        "decision": attempt.decision,
+        "usage": attempt.usage,
+        "late_evidence": len(attempt.late_evidence.all()),
+    }
+
+
+class EventView(Shape):
+    id = Whole(min_value=1, max_value=2**63 - 1)
+    at = Moment()
+    kind = Text()
+    stage_id = Identifier(allow_null=True)
+    attempt_id = Identifier(allow_null=True)
+    from_status = Text(allow_null=True)
+    to_status = Text(allow_null=True)
+    actor = Text(allow_null=True)
+    reason = Text(allow_null=True)
+    data_ = AnyJson(allow_null=True, source="data")
+
+    spelling = {"data_": "data"}
+
+
+def event_view(event: Event) -> dict[str, Any]:
+    return {
+        "id": event.id,
+        "at": time(event.at),
+        "kind": event.kind,
+        "stage_id": _id(event.stage),
+        "attempt_id": _id(event.attempt),
+        "from_status": event.from_state or None,
+        "to_status": event.to_state or None,
+        "actor": event.actor or None,
+        "reason": event.reason or None,
+        "data": event.data,
+    }
+
+
+class BlockerView(Shape):
+    """`next_look` is when the engine looks again by itself; without it a person or a worker must act."""
+
+    stage_id = Identifier(allow_null=True)
+    stage = Text(allow_null=True)
+    holder = Text()
+    cause = Text()
+    next_look = Moment(allow_null=True)
+
+
+def blocker_view(blocker: Blocker) -> dict[str, Any]:
+    return {
+        "stage_id": _id(blocker.stage_id),
+        "stage": blocker.stage or None,
+        "holder": blocker.holder,
+        "cause": blocker.cause,
+        "next_look": time(blocker.next_look),
+    }
+
+
+class Signal(Shape):
+    """The answer to pause and resume: exactly these two fields (O9, O10)."""
+
+    execution_id = Identifier()
+    status = Text()
+
+
+# answers: what is configured
+
+
+class EnvironmentView(Shape):
+    id = Identifier()
+    slug = Text()
+    rank = Whole(min_value=0, max_value=HUGE)
+    protected = Flag()
+
+
+def environment_view(environment: Environment) -> dict[str, Any]:
+    return {
+        "id": str(environment.id),
+        "slug": environment.slug,
+        "rank": environment.rank,
+        "protected": environment.protected,
+    }
+
+
+class ApplicationView(Shape):
+    id = Identifier()
+    name = Text()
+
+
+def application_view(application: Application) -> dict[str, Any]:
+    return {"id": str(application.id), "name": application.name}
+
+
+class PipelineView(Shape):
+    id = Identifier()
+    slug = Text()
+    name = Text()
+    description = Text(blank=True)
+    created_at = Moment()
+
+
+def pipeline_view(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "id": str(pipeline.id),
+        "slug": pipeline.slug,
+        "name": pipeline.name,
+        "description": pipeline.description,
+        "created_at": time(pipeline.created_at),
+    }
+
+
+class ReleaseView(Shape):
+    id = Identifier()
+    pipeline = Text()
+    environment = Text()
+    digest = Text()
+    status = OneOf(ReleaseStatus.values)
+    created_at = Moment()
+    activated_at = Moment(allow_null=True)
+
+
+class WholeRelease(ReleaseView):
+    definition = AnyJson()
+
+
+def release_view(release: Release) -> dict[str, Any]:
+    return {
+        "id": str(release.id),
+        "pipeline": release.pipeline.slug if release.pipeline else "",  # inline releases are not listed
+        "environment": release.environment.slug if release.environment else "",
+        "digest": release.digest,
+        "status": release.status,
+        "created_at": time(release.created_at),
+        "activated_at": time(release.activated_at),
+    }
+
+
+def whole_release(release: Release) -> dict[str, Any]:
+    return {**release_view(release), "definition": json.loads(release.definition)}
+
+
+class PolicyItem(Shape):
+    id = Identifier()
+    name = Text()
+    kind = OneOf(PolicyKind.values)
+    match = Match()
+    rule_ = AnyJson(source="rule")
+    status = OneOf(PolicyStatus.values)
+    created_at = Moment()
+
+    spelling = {"rule_": "rule"}
+
+
+def policy_item(policy: Policy) -> dict[str, Any]:
+    return {
+        "id": str(policy.id),
+        "name": policy.name,
+        "kind": policy.kind,
+        "match": policy.match,
+        "rule": policy.rule,
+        "status": policy.status,
+        "created_at": time(policy.created_at),
+    }
+
+
+class EffectivePolicy(Shape):
+    kind = OneOf(PolicyKind.values)
+    winner = PolicyItem(allow_null=True)
+    shadowed = ListOf(child=PolicyItem())
+    reason = Text()
+
+
+class EffectivePolicies(Shape):
+    stage_id = Identifier()
+    policies = ListOf(child=EffectivePolicy())
+
+
+def effective_policy(view: PolicyView) -> dict[str, Any]:
+    return {
+        "kind": view.kind,
+        "winner": policy_item(view.winner) if view.winner else None,
+        "shadowed": [policy_item(policy) for policy in view.shadowed],
+        "reason": view.reason,
+    }
+
+
+# answers: other lists
+
+
+class DeadLetterView(Shape):
+    id = Identifier()
+    execution_id = Identifier()
+    stage_id = Identifier()
+    stage = Text()
+    handler = Text()
+    execution_name = Text(blank=True)
+    epoch = Whole(min_value=1, max_value=HUGE)
+    reason = OneOf(DeadLetterReason.values)
+    error_code = Text(allow_null=True)
+    error_message = Text(allow_null=True)
+    status = OneOf(DeadLetterState.values)
+    opened_at = Moment()
+    closed_at = Moment(allow_null=True)
+
+
+def dead_letter_view(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": str(letter.id),
+        "execution_id": str(letter.run_id),
+        "stage_id": str(letter.stage_id),
+        "stage": letter.stage.name,
+        "handler": letter.stage.handler,
+        "execution_name": letter.run.name,
+        "epoch": letter.epoch,
+        "reason": letter.reason,
+        "error_code": letter.error_code or None,
+        "error_message": (letter.stage.last_error_message or None) if letter.epoch == letter.stage.epoch else None,
+        "status": letter.state,
+        "opened_at": time(letter.opened_at),
+        "closed_at": time(letter.closed_at),
+    }
+
+
+class WorkerView(Shape):
+    id = Identifier()
+    worker = Text(blank=True)
+    instance_id = Text(allow_null=True)
+    application = Text()
+    environment = Text(allow_null=True)
+    status = OneOf(SessionState.values)
+    live = Flag()
+    handlers = ListOf(child=Text())
+    worker_version = Text(allow_null=True)
+    sdk_version = Text(allow_null=True)
+    host_name = Text(allow_null=True)
+    pid = Whole(min_value=0, max_value=HUGE, allow_null=True)
+    started_at = Moment()
+    last_seen_at = Moment()
+    ended_at = Moment(allow_null=True)
+
+
+def worker_view(session: WorkerSession, *, live: bool) -> dict[str, Any]:
+    return {
+        "id": str(session.id),
+        "worker": session.worker_name,
+        "instance_id": session.instance_id or None,
+        "application": session.application.name if session.application else "",
+        "environment": session.environment.slug if session.environment else None,
+        "status": session.state,
+        "live": live,
+        "handlers": session.handlers,
+        "worker_version": session.worker_version or None,
+        "sdk_version": session.sdk_version or None,
+        "host_name": session.host_name or None,
+        "pid": session.pid,
+        "started_at": time(session.started_at),
+        "last_seen_at": time(session.last_seen_at),
+        "ended_at": time(session.ended_at),
+    }
+
+
+class AuditEventView(Shape):
+    id = Identifier()
+    at = Moment()
+    action = Text()
+    outcome = Text()
+    code = Text(allow_null=True)
+    actor = Text(blank=True)
+    channel = Text()
+    execution_id = Identifier(allow_null=True)
+    stage_id = Identifier(allow_null=True)
+    reason = Text(allow_null=True)
+    data_ = AnyJson(source="data")
+
+    spelling = {"data_": "data"}
+
+
+def audit_event_view(event: AuditEvent) -> dict[str, Any]:
+    return {
+        "id": str(event.id),
+        "at": time(event.at),
+        "action": event.action,
+        "outcome": event.outcome,
+        "code": event.code or None,
+        "actor": event.actor,
+        "channel": event.channel,
+        "execution_id": _id(event.run),
+        "stage_id": _id(event.stage),
+        "reason": event.reason or None,
+        "data": event.data,
+    }
+
+
+def listed(item: type[Shape]) -> type[Shape]:
+    """The page of a list of such items, for OpenAPI."""
+    return type(
+        f"{item.__name__}Page",
+        (Shape,),
+        {
+            "next": Text(allow_null=True),
+            "previous": Text(allow_null=True),
+            "results": ListOf(child=item()),
+            "__doc__": "One page of a list, with the URLs of its neighbours.",
+        },
+    )
+
+
+def time(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
+
+
+def _id(found: uuid.UUID | None) -> str | None:
+    return str(found) if found else None
