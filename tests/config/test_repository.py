@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import re
 import tomllib
 
@@ -40,6 +42,35 @@ def test_every_package_that_is_asked_for_has_its_reason_and_is_locked() -> None:
             assert re.search(rf"^{name}(\[.*\])?==", locked, flags=re.MULTILINE), f"{name} is not in {lock}: make lock"
             if lock == "requirements.lock":
                 assert f"| {name}" in reasons, f"docs/reference/dependencies.md does not say why {name}"
+
+
+def test_every_import_of_the_running_console_comes_from_a_locked_package() -> None:
+    locked = set(re.findall(r"^([a-z0-9.-]+)==", (BASE_DIR / "requirements.lock").read_text(), flags=re.MULTILINE))
+    providers = importlib.metadata.packages_distributions()
+    missing = set()
+    for folder in ("config", "pipelines", "approvals", "recovery", "samples", "sdk/recourse"):
+        for file in (BASE_DIR / folder).rglob("*.py"):
+            for name in _imported(ast.parse(file.read_text())):
+                if name in providers and name not in OUR_OWN and not _from(locked, providers[name]):
+                    missing.add(f"{name} in {file.relative_to(BASE_DIR)}")
+    assert not missing
+
+
+OUR_OWN = {"config", "pipelines", "approvals", "recovery", "samples", "recourse", "tests", "bench"}
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def _from(locked: set[str], distributions: list[str]) -> bool:
+    return any(re.sub(r"[-_.]+", "-", name).lower() in locked for name in distributions)
 
 
 def test_the_sdk_asks_for_nothing_that_the_console_has_not_locked() -> None:
