@@ -85,10 +85,9 @@ def output(run: Run, name: str) -> str | None:
 
 def everything() -> dict[str, list[tuple[Any, ...]]]:
     """All that the engine may change, as it stands; two of these are equal when nothing changed."""
-    found = {
+    return {
         table: query(f"SELECT to_jsonb(t)::text FROM pipelines_{table} t ORDER BY 1") for table in (*TABLES, "event")
     }
-    return found
 
 
 @contextmanager
