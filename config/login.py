@@ -25,7 +25,7 @@ logout = LogoutView.as_view(next_page=reverse_lazy("console:login"))
 @login_required(login_url=reverse_lazy("console:login"))
 def workspaces(request: HttpRequest) -> HttpResponse:
     """The workspaces of which the person is a member, as links."""
-    memberships = Member.objects.filter(user=request.user).select_related("workspace").order_by("workspace__slug")
+    memberships = Member.objects.filter(user_id=request.user.pk).select_related("workspace").order_by("workspace__slug")
     context = {"memberships": list(memberships), "target": _inside(request, request.GET.get("next", ""))}
     return render(request, "console/workspaces.html", context)
 

@@ -29,7 +29,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What a person with the capability `needs` is about to do. `fields` is a template with more questions, `answers` what they said already."""
+    """What a person with the capability `needs` is about to do.
+
+    `fields` is a template with more questions, `answers` what they said already.
+    """
 
     title: str
     needs: str
@@ -46,7 +49,7 @@ class Act:
 def perform(request: ScreenRequest, act: Act, carry_out: Callable[[str], str]) -> HttpResponse:
     """Shows the act, or with POST carries it out and goes where `carry_out(reason)` says.
 
-    A refusal is shown on the act itself, with what was typed still there; a missing right and 404 are pages of their own.
+    A refusal is shown on the act itself, with what was typed still there; a missing right and 404 are pages.
     """
     reason = " ".join(request.POST.get("reason", "").split())
     if request.method != "POST":

@@ -47,7 +47,7 @@ SENTENCES: dict[str, str] = {
     "run.blocked": "The run is blocked: a person must act",
     "run.completed": "The run completed",
     "run.failed": "The run failed",
-    "run.cancelled": "The run was cancelled",
+    "run.cancelled": "{who} cancelled the run",
     "stage.make_ready": "{stage} is ready: what it depends on is done",
     "stage.open_gate_before": "{stage} waits for a decision before it starts",
     "stage.dispatch": "{stage} was handed out{attempt}",
@@ -93,7 +93,11 @@ SENTENCES: dict[str, str] = {
 }
 
 # The engine's own steps beside a stage's move that says the same; the full list shows them.
-MINOR = frozenset(kind for kind in SENTENCES if kind.startswith("attempt.")) | {"stage.dispatch", "run.queued"}
+MINOR = frozenset(kind for kind in SENTENCES if kind.startswith("attempt.")) | {
+    "stage.dispatch",
+    "stage.cancel",
+    "run.queued",
+}
 
 
 def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:
@@ -110,7 +114,9 @@ def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:
     }
     pattern = SENTENCES.get(event.kind)
     text = pattern.format(**words) if pattern else f"{event.kind} of {words['stage']} by {words['who']}"
-    return Told(at, text[:1].upper() + text[1:], event.reason, event.to_state, event.kind)
+    # a dead letter's reason is a word of the model, all others are sentences of people or of the engine
+    reason = event.reason.replace("_", " ") if event.kind == "dead_letter.open" else event.reason
+    return Told(at, text, reason, event.to_state, event.kind)
 
 
 def _count(items: list[Any]) -> str:

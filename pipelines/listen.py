@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import random
 import select
+import signal
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import psycopg
 import structlog
@@ -96,6 +98,17 @@ class Listener:
         """Wakes everybody, for a process that is about to end; `closing` tells them why."""
         self.closing = True
         self.wake()
+
+    def close_on(self, number: int) -> None:
+        """Has the signal close the listener, before it does what it did so far. For the main thread."""
+        before = signal.getsignal(number)
+
+        def handle(received: int, frame: FrameType | None) -> None:
+            self.close()
+            if callable(before):
+                before(received, frame)
+
+        signal.signal(number, handle)
 
     def rest(self, seconds: float = 10.0) -> None:
         """Ends the thread and its connection, if there are any; the next waiter starts them anew."""

@@ -6,11 +6,12 @@ A screen shows every action; one that would be refused is disabled with the reas
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pipelines.access import CAPABILITIES, RECOVER, STEER, Actor
-from pipelines.states import ACTIVE_STAGE, RUN_NO_OPS, RUN_VERBS, STAGE_MOVES, RunStatus, StageState
+from pipelines.states import ACTIVE_STAGE, RUN_VERBS, STAGE_MOVES, TERMINAL_RUN, RunStatus, StageState
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,15 @@ class Offer:
     @property
     def address(self) -> str:
         return f"console:{self.verb}"
+
+
+def explain(offered: Sequence[Offer]) -> list[str]:
+    """Why what is not possible is not, one line for each reason: `Pause, resume: the run has ended`."""
+    by_reason: dict[str, list[str]] = {}
+    for offer in offered:
+        if offer.refusal:
+            by_reason.setdefault(offer.refusal, []).append(offer.verb)
+    return [f"{', '.join(verbs).capitalize()}: {reason[:1].lower()}{reason[1:]}" for reason, verbs in by_reason.items()]
 
 
 class RunFacts(Protocol):
@@ -59,23 +69,21 @@ def for_stage(stage: StageFacts, run: RunFacts, actor: Actor, *, denied: bool) -
 
 def _run_refusal(run: RunFacts, actor: Actor, verb: str) -> str:
     if not actor.may(STEER):
-        return _missing_right(actor, STEER, f"{verb} a run")
-    if run.status in RUN_NO_OPS.get(verb, ()):
-        return f"The run is {run.status} already."
+        return _missing_right(actor, STEER)
     if run.status in RUN_VERBS[verb]:
         return ""
+    if run.status == RunStatus.CANCELLED:
+        return "The run is cancelled and stays so."
     if run.failure_code == "deadline_exceeded":
         return "The run passed its deadline for good."
-    if verb == "resume":
-        return f"The run is not paused; it is {run.status}."
-    if verb == "pause" and run.status in (RunStatus.PAUSED, RunStatus.PAUSING):
-        return f"The run is {run.status} already."
-    return f"The run has ended: it is {run.status}."
+    if run.status in TERMINAL_RUN:
+        return f"The run has ended: it is {run.status}."
+    return f"The run is {run.status} already." if verb == "pause" else f"The run is not paused; it is {run.status}."
 
 
 def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, denied: bool) -> str:
     if not actor.may(RECOVER):
-        return _missing_right(actor, RECOVER, f"{verb} a stage")
+        return _missing_right(actor, RECOVER)
     if run.status == RunStatus.CANCELLED:
         return "A cancelled run stays cancelled; only a new run helps."
     if run.failure_code == "deadline_exceeded":
@@ -93,6 +101,6 @@ def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, de
     return f"A stage that is {stage.state.replace('_', ' ')} cannot be {'retried' if verb == 'retry' else 'skipped'}."
 
 
-def _missing_right(actor: Actor, capability: str, what: str) -> str:
+def _missing_right(actor: Actor, capability: str) -> str:
     roles = ", ".join(sorted(role.replace("_", " ") for role in CAPABILITIES[capability]))
-    return f"Your role, {str(actor.role).replace('_', ' ')}, may not {what}; this needs one of: {roles}."
+    return f"Your role, {str(actor.role).replace('_', ' ')}, may not do this; it needs one of: {roles}."

@@ -148,7 +148,10 @@ def rows(actor: Actor, wanted: RunFilter, cut: Cut) -> Rows:
     seen = glances(page.rows)
     keys = dict(RunIdentity.objects.filter(run__in=ids).values_list("run_id", "key"))
     context = queries.business_keys(ids)
-    found = [Row(run, seen[run.id], keys.get(run.id, ""), context.get(run.id, [])) for run in page.rows]
+    found = [
+        Row(run, seen[run.id], keys.get(run.id, ""), _beside(keys.get(run.id, ""), context.get(run.id, [])))
+        for run in page.rows
+    ]
     told = repr([(row.run.id, row.run.status, row.run.updated_at, row.glance) for row in found])
     return Rows(found, page.next, page.previous, sha256(told.encode()).hexdigest()[:16])
 
@@ -164,6 +167,11 @@ def up_to(wanted: RunFilter, newest: datetime) -> RunFilter:
     """The filter held at the newest run shown, so that nothing moves while somebody reads."""
     before = newest + timedelta(microseconds=1)
     return replace(wanted, created_before=min(before, wanted.created_before or before))
+
+
+def _beside(key: str, items: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The context items that the key does not tell already."""
+    return [(name, value) for name, value in items if value and value not in key]
 
 
 def _ends(cancelled: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:

@@ -39,7 +39,7 @@ EVENTS_PER_PAGE = 1000
 
 @dataclass(slots=True)
 class StageLine:
-    """A stage as a row: its bars on the run's axis, its newest gate of this epoch, what it depends on, what one may do."""
+    """A stage as a row: its bars on the run's axis, its newest gate of this epoch, what it needs, what one may do."""
 
     stage: Stage
     bars: list[drawing.Bar]
@@ -61,7 +61,7 @@ class StageLine:
 
 @dataclass(slots=True)
 class RunLook:
-    """The run page. `pulse` changes whenever something on the page did."""
+    """The run page. `pulse` changes whenever something on the page did; `followers` only wait for other stages."""
 
     run: Run
     key: str
@@ -73,6 +73,7 @@ class RunLook:
     more_attempts: bool
     offers: list[offers.Offer]
     blockers: list[Blocker]
+    followers: list[Blocker]
     events: list[Told]
     outside: list[dict[str, Any]]
     now: datetime
@@ -102,7 +103,7 @@ class RunLook:
 
 @dataclass(slots=True)
 class AttemptLook:
-    """One attempt to its bottom. `text_in` is the stage's input as it is now, `input_changed` that it was replaced since."""
+    """One attempt to its bottom. `text_in` is what went in; `input_changed`: the stage has another input now."""
 
     run: Run
     attempt: Attempt
@@ -144,11 +145,23 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
     axis = drawing.axis_of(run, [attempt for found in attempts.values() for attempt in found], now)
     names = {stage.position: stage.name for stage in stages}
     lines = [
-        _line(stage, run, actor, axis, attempts[stage.id], gates[stage.id], letters.get(stage.id), names, now)
+        _line(
+            stage,
+            run,
+            actor,
+            axis=axis,
+            attempts=attempts[stage.id],
+            gates=gates[stage.id],
+            letter=letters.get(stage.id),
+            names=names,
+            now=now,
+        )
         for stage in stages
     ]
     chosen = next((line for line in lines if line.stage.position == position), None) or _telling(lines)
     shown = list(queries.attempts(run, chosen.stage.id)[: ATTEMPTS_SHOWN + 1])
+    blockers = queries.blockers(run)
+    followers = {stage.id for stage in stages if stage.state == StageState.PENDING}
     identity = RunIdentity.objects.filter(run=run).values_list("key", flat=True).first()
     return RunLook(
         run=run,
@@ -160,7 +173,8 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
         attempts=shown[:ATTEMPTS_SHOWN],
         more_attempts=len(shown) > ATTEMPTS_SHOWN,
         offers=offers.for_run(run, actor),
-        blockers=queries.blockers(run),
+        blockers=[blocker for blocker in blockers if blocker.stage_id not in followers],
+        followers=[blocker for blocker in blockers if blocker.stage_id in followers],
         events=recent_events(run, {stage.id: stage.name for stage in stages}),
         outside=reconciliation_list(run.id) if run.status == RunStatus.CANCELLED else [],
         now=now,
@@ -245,6 +259,7 @@ def _line(
     stage: Stage,
     run: Run,
     actor: Actor,
+    *,
     axis: drawing.Axis,
     attempts: list[Attempt],
     gates: list[Gate],

@@ -125,6 +125,7 @@ def _visit(request: HttpRequest, member: Member, memberships: list[Member]) -> V
 
 def _return_path(request: HttpRequest) -> str:
     """Where to come back to: the page itself, never a part of it or an act."""
-    if getattr(request, "htmx", None):
-        return getattr(request.htmx, "current_url_abs_path", None) or reverse("console:runs")
+    htmx = getattr(request, "htmx", None)
+    if htmx:
+        return htmx.current_url_abs_path or reverse("console:runs")
     return request.get_full_path() if request.method in ("GET", "HEAD") else reverse("console:runs")

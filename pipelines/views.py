@@ -123,7 +123,7 @@ def resume(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
 @require_safe
 @screen
 def dead_letter_list(request: ScreenRequest) -> HttpResponse:
-    """Stages that the machine has given up on, newest first; those that still wait for a person unless asked otherwise."""
+    """Stages that the machine has given up on, newest first; without `state`, those that still wait for a person."""
     refuse_unknown(request.GET, {"state"})
     states = chosen(request.GET, "state", DeadLetterState.values) or ("open", "acknowledged")
     letters = queries.dead_letters(request.visit.actor).filter(state__in=states)

@@ -38,7 +38,7 @@ class RetryAnswers:
 
 
 def read_retry(stage: Stage, params: QueryDict) -> RetryAnswers:
-    """Refuses, by field: an unknown scope, an input that is too large, a check that is missing where effects are at stake."""
+    """Refuses, by field: an unknown scope, an input that is too large, a check that is missing where it is needed."""
     errors: dict[str, list[str]] = {}
     scope = params.get("scope", STAGE_ONLY)
     if scope not in (STAGE_ONLY, AND_DOWNSTREAM):

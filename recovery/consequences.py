@@ -21,7 +21,7 @@ def later_than(stage: Stage, stages: Sequence[Stage]) -> list[Stage]:
 def of_retry(stage: Stage, stages: Sequence[Stage]) -> list[Step]:
     """The lines of a retry, for both scopes."""
     later = later_than(stage, stages)
-    kept = [one.name for one in stages if one.state in FINISHED and one is not stage and one not in later]
+    kept = [one.name for one in stages if one.state in FINISHED and one != stage and one not in later]
     finished = [one.name for one in later if one.state in FINISHED]
     lines = [Step("ready", "Runs again", f"{stage.name}, in epoch {stage.epoch + 1}; its counters start anew")]
     if kept:

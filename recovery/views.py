@@ -22,13 +22,13 @@ acting = require_http_methods(["GET", "HEAD", "POST"])
 @acting
 @screen
 def cancel(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
-    """Shows what ends and what may go on outside, asks for the reason, then cancels; the run page lists what remains."""
+    """Shows what ends and what may go on outside, asks for the reason, cancels; the run page lists what remains."""
     run = queries.run_detail(request.visit.actor, run_id)
     act = Act(
         title=f"Cancel {run.name}",
         needs=STEER,
         steps=consequences.of_cancel(queries.stages(run)),
-        warning="A cancelled run stays cancelled. Cancel stops our work; it cannot undo or stop what already began outside.",
+        warning="A cancelled run stays so. Cancel stops our work; it cannot undo or stop what already began outside.",
         button="Cancel the run",
         back=reverse("console:run", args=[run_id]),
         danger=True,

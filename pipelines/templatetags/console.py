@@ -14,6 +14,8 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from pipelines import offers
+
 register = template.Library()
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -37,6 +39,12 @@ def sentence(text: Any) -> str:
 def first_line(text: Any) -> str:
     """The first line that says anything."""
     return next((line.strip() for line in str(text or "").splitlines() if line.strip()), "")
+
+
+@register.filter
+def why_not(offered: list[offers.Offer]) -> list[str]:
+    """The reasons of the offers that are not possible."""
+    return offers.explain(offered)
 
 
 @register.filter
@@ -242,7 +250,7 @@ def density_button(request: HttpRequest) -> SafeString:
 
 def _since(seconds: float) -> str:
     if seconds < 5:
-        return "now"
+        return "just now"
     size, unit = next(pair for pair in UNITS if seconds >= pair[0])
     return f"{int(seconds // size)} {unit} ago"
 

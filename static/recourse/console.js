@@ -20,7 +20,7 @@
 
   // Times: the same words as the server's `ago`.
   const ago = (seconds) => {
-    if (seconds < 5) return "now";
+    if (seconds < 5) return "just now";
     const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([limit]) => seconds >= limit);
     return `${Math.floor(seconds / size)} ${unit} ago`;
   };

@@ -1,0 +1,243 @@
+"""The run list: state, what, where it stands, why, since when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import unescape
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from approvals.transitions import decide_gate
+from pipelines.models import AttemptProgress, Run
+from pipelines.transitions import cancel_run, pause_run
+from tests.cast import Hand, Person
+from tests.clock import Clock
+from tests.console.conftest import Visitor, text_of
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_empty_workspace_shows_how_to_make_the_first_run(operator: Visitor) -> None:
+    page = operator.get("/console/")
+    told = text_of(page)
+    assert "No runs in acme yet" in told
+    assert "curl --fail-with-body -i http://testserver/pipelines/idempotent" in told
+    assert "--workspace acme" in told
+
+
+def test_a_filter_that_leaves_nothing_says_so_and_offers_the_way_out(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    start_run()
+    told = text_of(operator.get("/console/?status=failed"))
+    assert "No run matches" in told
+    assert "Clear all filters" in told
+    assert "curl" not in told
+
+
+def test_a_failed_run_shows_its_stage_and_the_first_line_of_its_error(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    start_run("extract", "load", name="orders", key="orders:2026-05-30")
+    hand.report(hand.take(), output=1)
+    hand.report(hand.take(), "failed", error_code="UNIQUE", error_message="orders_pkey is there\nDETAIL: row 7")
+    told = _row(operator, "orders")
+    assert "Failed" in told
+    assert "orders:2026-05-30" in told
+    assert "1/2 load" in told
+    assert "UNIQUE: orders_pkey is there" in told
+    assert "DETAIL" not in told
+
+
+def test_each_state_says_what_it_waits_for(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, people: dict[str, Person], clock: Clock
+) -> None:
+    actor = people["operator"].actor
+    start_run("a", name="is-queued", in_place=None)
+    job = hand.take()
+    AttemptProgress.objects.create(attempt_id=job.attempt_id, percent=40, message="row 48 of 120")
+    assert "hand-1 · 40 % row 48 of 120" in _row(operator, "is-queued")
+    hand.report(job, output=1)
+
+    start_run({"name": "a", "approval": {"when": "before", "expires_in": 600}}, name="is-waiting")
+    assert "a decision is asked for since" in _row(operator, "is-waiting")
+    assert "expires in" in _row(operator, "is-waiting")
+
+    start_run({"name": "a", "options": {"max_retries": 2, "retry_interval": 90}}, name="is-retrying")
+    hand.report(hand.take(), "failed", error_code="UPSTREAM", error_message="502")
+    assert "retry 1 after UPSTREAM: 502" in _row(operator, "is-retrying")
+    assert "due in 1 min" in _row(operator, "is-retrying")
+
+    paused = start_run("a", name="is-paused")
+    pause_run(paused.id, actor=actor, reason="file is late")
+    assert "paused: file is late" in _row(operator, "is-paused")
+
+    cancelled = start_run("a", name="is-cancelled")
+    cancel_run(cancelled.id, actor=actor, reason="bad source file")
+    assert f"by {actor.name}: bad source file" in _row(operator, "is-cancelled")
+
+    start_run({"name": "a", "handler": "Nobody"}, name="is-ready")
+    assert "waits for a worker for Nobody" in _row(operator, "is-ready")
+
+
+def test_a_rejected_gate_is_the_reason_in_the_list(
+    operator: Visitor, start_run: Callable[..., Run], people: dict[str, Person]
+) -> None:
+    run = start_run({"name": "a", "approval": {"when": "before"}}, name="guarded")
+    decide_gate(run.stages.get().id, actor=people["approver"].actor, approved=False, reason="not this month")
+    assert "gate_denied: not this month" in _row(operator, "guarded")
+
+
+def test_sensitive_context_never_shows_and_open_context_can_be_searched(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    """P89, F-context: business identifiers are visible and searchable, secrets are neither."""
+    items = [
+        {"key": "invoice", "value": "INV-4711"},
+        {"key": "token", "value": "hunter2", "is_sensitive": True},
+    ]
+    run = start_run("a", name="billing-run", context_items=items)
+    assert "INV-4711" in _row(operator, "billing-run")
+    assert "billing-run" in text_of(operator.get("/console/?search=inv-47"))
+    assert "No run matches" in text_of(operator.get("/console/?search=hunter2"))
+    for address in ("/console/", f"/console/runs/{run.id}/", f"/console/runs/{run.id}/events/"):
+        assert "hunter2" not in operator.get(address).content.decode()
+    assert "[REDACTED]" in text_of(operator.get(f"/console/runs/{run.id}/"))
+
+
+def test_facets_are_links_with_counts_that_end_at_a_thousand(
+    operator: Visitor, start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts are capped: a thousand and one is enough to say `1,000+`."""
+    from pipelines import overview
+
+    for _ in range(3):
+        start_run()
+    assert _facet(operator, "?status=queued") == "Queued 3"
+    assert _facet(operator, "?environment=development") == "development 3"
+    monkeypatch.setattr(overview, "CAP", 2)
+    counts = overview.facets(_actor(operator))
+    assert [one.count for one in counts["status"] if one.value == "queued"] == [3]
+    assert [one.count for one in counts["environment"] if one.value == "development"] == [3]
+    from pipelines.templatetags.console import capped
+
+    assert capped(1000) == "1,000"
+    assert capped(1001) == "1,000+"
+
+
+def test_a_set_filter_is_marked_and_its_link_takes_it_away_again(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    start_run()
+    page = unescape(operator.get("/console/?status=queued&environment=development").content.decode())
+    assert re.search(
+        r'<a href="\?environment=development" aria-current="true"><span class="dot" data-status="queued">', page
+    )
+    assert 'aria-label="Remove the filter status queued"' in page
+
+
+def test_an_unknown_filter_is_refused_by_name(operator: Visitor, start_run: Callable[..., Run]) -> None:
+    """A mistyped filter never shows everything (contract §3)."""
+    start_run(name="visible")
+    answer = operator.get("/console/?staus=failed")
+    assert answer.status_code == 400
+    assert "unknown filter: staus" in text_of(answer).lower()
+    assert "visible" not in answer.content.decode()
+    assert operator.get("/console/?status=succeeded").status_code == 400
+    assert operator.get("/console/?cursor=nonsense").status_code == 400
+
+
+def test_pages_follow_each_other_without_loss_or_repeat(operator: Visitor, start_run: Callable[..., Run]) -> None:
+    names = [f"run-{number:02}" for number in range(7)]
+    for name in names:
+        start_run(name=name)
+    seen: list[str] = []
+    address: str | None = "/console/?page_size=3"
+    while address:
+        page = unescape(operator.get(address).content.decode())
+        seen += re.findall(r'<a id="r-[^"]+" href="[^"]+">(run-\d\d)</a>', page)
+        link = re.search(r'href="(\?[^"]+)" rel="next"', page)
+        address = f"/console/{link[1]}" if link else None
+    assert seen == names[::-1]
+
+
+def test_the_number_of_queries_does_not_grow_with_the_rows(operator: Visitor, start_run: Callable[..., Run]) -> None:
+    items = [{"key": "invoice", "value": "4711"}]
+    for number in range(3):
+        start_run("a", "b", key=f"few-{number}", context_items=items)
+    few = _queries(operator)
+    for number in range(12):
+        start_run("a", "b", "c", key=f"many-{number}", context_items=items)
+    assert _queries(operator) == few
+    assert few <= 14
+
+
+def test_a_list_being_read_answers_204_until_something_changed(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    start_run("a", name="older")
+    address = _live_address(operator.get("/console/"))
+    assert operator.part(address).status_code == 204
+    assert operator.part(address).content == b""
+    job = hand.take()
+    changed = operator.part(address)
+    assert changed.status_code == 200
+    assert "Running" in text_of(changed)
+    assert "<html" not in changed.content.decode()
+    later = _live_address(changed)
+    assert operator.part(later).status_code == 204
+    hand.report(job, output=1)
+    assert "Completed" in text_of(operator.part(later))
+
+
+def test_new_runs_show_as_a_count_and_do_not_move_what_is_being_read(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    start_run("a", name="older")
+    address = _live_address(operator.get("/console/"))
+    start_run("a", name="newer")
+    start_run("a", name="latest")
+    part = operator.part(address)
+    assert "2 new runs — show" in text_of(part)
+    assert "older" in text_of(part)
+    assert "latest" not in text_of(part)
+    assert "latest" in text_of(operator.get("/console/"))
+
+
+def _row(visitor: Visitor, name: str) -> str:
+    """The text of the row of the run called `name`."""
+    page = visitor.get("/console/")
+    rows = re.findall(r"<tr id=\"row-.*?</tr>", page.content.decode(), flags=re.S)
+    found = [row for row in rows if f">{name}</a>" in row]
+    assert len(found) == 1
+    told = re.sub(r"<[^>]+>", " ", found[0])
+    return " ".join(unescape(told).split())
+
+
+def _facet(visitor: Visitor, address: str) -> str:
+    page = unescape(visitor.get("/console/").content.decode())
+    link = re.search(rf'<a href="{re.escape(address)}"[^>]*>(.*?)</a>', page, flags=re.S)
+    assert link
+    return " ".join(re.sub(r"<[^>]+>", " ", link[1]).split())
+
+
+def _live_address(page: Any) -> str:
+    link = re.search(r'id="runs" data-live hx-get="([^"]+)"', page.content.decode())
+    assert link
+    return f"/console/{unescape(link[1])}"
+
+
+def _queries(visitor: Visitor) -> int:
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        assert visitor.get("/console/").status_code == 200
+    return len(captured)
+
+
+def _actor(visitor: Visitor) -> Any:
+    return visitor.get("/console/").context["visit"].actor
