@@ -549,7 +549,8 @@ class Moves:
             execute(
                 "UPDATE pipelines_stage s SET state = r.state, available_at = r.available_at,"
                 " epoch = r.epoch, attempt_number = r.attempt_number, retry_count = r.retry_count,"
-                " recovery_count = r.recovery_count, started_at = r.started_at, finished_at = r.finished_at, output_id = r.output_id,"
+                " recovery_count = r.recovery_count, started_at = r.started_at, finished_at = r.finished_at,"
+                " output_id = r.output_id,"
                 " last_error_code = r.last_error_code, last_error_message = r.last_error_message,"
                 " failure_disposition = r.failure_disposition, stale = r.stale FROM json_to_recordset(%s::json) AS"
                 " r(id uuid, state text, available_at timestamptz, epoch int, attempt_number int, retry_count int,"
