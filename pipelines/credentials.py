@@ -1,0 +1,114 @@
+"""Giving and taking away what identifies a caller: API keys, personal tokens, roles. Each with its audit event.
+
+A secret is shown once, to whoever asked for it; what is kept of it cannot be turned back. Taking away works at once:
+every call looks the secret up.
+"""
+
+from __future__ import annotations
+
+import getpass
+import uuid
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from pipelines import keys
+from pipelines.access import ADMINISTER, Actor
+from pipelines.audit import NO_OP, audited
+from pipelines.errors import Refusal
+from pipelines.models import ApiKey, Application, Environment, KeyScope, Member, PersonalToken, Role, Workspace
+from pipelines.models.base import RecourseNow
+
+
+def console_operator(workspace: Workspace) -> Actor:
+    """Whoever has a shell on the console's host: an administrator, known by their log-in there."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = "console"
+    return Actor(name=f"{name} (shell)", workspace_id=workspace.id, channel="command", role=Role.ADMIN)
+
+
+def issue_key(
+    *, actor: Actor, application: Application, environment: Environment, scope: str = KeyScope.APPLICATION
+) -> tuple[ApiKey, str]:
+    """A new API key and its plain text, which nobody can read again."""
+    with audited(
+        actor, "api_key.issue", application=application.name, environment=environment.slug, scope=scope
+    ) as entry:
+        actor.require(ADMINISTER)
+        key, secret = keys.issue_key(application, environment, scope=scope)
+        entry.data["prefix"] = key.prefix
+    return key, secret
+
+
+def revoke_key(key_id: uuid.UUID, *, actor: Actor) -> None:
+    """The key stops working at once, for good. Again: nothing changes."""
+    _revoke(ApiKey, key_id, actor, "api_key.revoke", {"application__workspace_id": actor.workspace_id})
+
+
+def issue_token(*, actor: Actor, user: Any) -> tuple[PersonalToken, str]:
+    """A new bearer token of a member of the actor's workspace, and its plain text."""
+    with audited(actor, "token.issue", user=user.get_username()) as entry:
+        actor.require(ADMINISTER)
+        member = Member.objects.filter(workspace_id=actor.workspace_id, user=user).select_related("workspace").first()
+        if member is None:
+            raise Refusal("not_found", "there is no such member")
+        token, secret = keys.issue_token(user, member.workspace)
+        entry.data["prefix"] = token.prefix
+    return token, secret
+
+
+def revoke_token(token_id: uuid.UUID, *, actor: Actor) -> None:
+    """The token stops working at once, for good. Again: nothing changes."""
+    _revoke(PersonalToken, token_id, actor, "token.revoke", {"workspace_id": actor.workspace_id})
+
+
+def set_role(*, actor: Actor, user: Any, role: str) -> Member:
+    """Makes the user a member of the actor's workspace in this role, their only one there."""
+    with audited(actor, "member.save", user=user.get_username(), role=role) as entry:
+        actor.require(ADMINISTER)
+        member, created = Member.objects.select_for_update(no_key=True).get_or_create(
+            workspace_id=actor.workspace_id, user=user, defaults={"role": role}
+        )
+        entry.data["before"] = None if created else member.role
+        if not created and member.role == role:
+            entry.outcome = NO_OP
+        member.role = role
+        member.save(update_fields=["role"])
+    return member
+
+
+def ensure_user(name: str) -> tuple[Any, bool]:
+    """The active user of that name; a new one cannot log in until a password is set."""
+    model = get_user_model()
+    with transaction.atomic():
+        user = model.objects.filter(**{model.USERNAME_FIELD: name}).first()
+        if user is not None:
+            if not user.is_active:
+                raise Refusal("validation_error", f"the user {name!r} is not active")
+            return user, False
+        user = model(**{model.USERNAME_FIELD: name})
+        user.set_unusable_password()
+        try:
+            user.full_clean(exclude=["password"])
+        except ValidationError as error:
+            message = "; ".join(error.messages)
+            raise Refusal("validation_error", f"{name!r} cannot be a user's name: {message}") from error
+        user.save()
+    return user, True
+
+
+def _revoke(model: Any, found_id: uuid.UUID, actor: Actor, action: str, scope: dict[str, Any]) -> None:
+    with audited(actor, action, id=str(found_id)) as entry:
+        actor.require(ADMINISTER)
+        found = model.objects.select_for_update(no_key=True, of=("self",)).filter(id=found_id, **scope).first()
+        if found is None:
+            raise Refusal("not_found", "there is no such key or token")
+        entry.data["prefix"] = found.prefix
+        if found.revoked_at is not None:
+            entry.outcome = NO_OP
+            return
+        model.objects.filter(id=found_id).update(revoked_at=RecourseNow())

@@ -1,0 +1,83 @@
+"""`manage.py release_definition`: a pipeline definition from a file as a release."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.core.management.base import CommandParser
+
+from pipelines import catalog, releases
+from pipelines.access import RELEASE, Actor, person
+from pipelines.bodies import MIB
+from pipelines.definitions import Definition, read_document, with_defaults
+from pipelines.errors import Refusal
+from pipelines.management.console_command import ConsoleCommand, slug
+from pipelines.models import Pipeline, Workspace
+
+
+class Command(ConsoleCommand):
+    help = (
+        "Registers the pipeline definition in FILE (JSON, or TOML when its name ends in .toml) as a release, in the "
+        "name of a member who may do that. Creates the pipeline when it is new, and the environment (on top, unprotected). "
+        "The same definition again is the same release."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("file", type=_definition_file, metavar="FILE", help="the definition")
+        parser.add_argument("--workspace", required=True, type=slug, metavar="W", help="the workspace's slug")
+        parser.add_argument("--environment", required=True, type=slug, metavar="E", help="the environment's slug")
+        parser.add_argument("--activate", action="store_true", help="put it in force at once")
+        parser.add_argument("--by", required=True, metavar="USER", help="who releases it")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        path: Path = options["file"]
+        document = read_document(path.read_bytes(), toml=path.suffix.lower() == ".toml")
+        definition = with_defaults(Definition.clean(document))
+        workspace, actor = _member(options["workspace"], options["by"])
+        actor.require(RELEASE)
+        environment, created = catalog.ensure_environment(workspace, options["environment"])
+        if created:
+            self.note(f"created the environment {environment.slug} on top of the ladder, unprotected")
+        release, new = releases.register_release(
+            actor=actor,
+            pipeline=self._pipeline(actor, definition),
+            environment=environment,
+            definition=definition,
+            activate=options["activate"],
+        )
+        self.note(f"{'registered' if new else 'found again'}: {definition['slug']} in {environment.slug}")
+        self.stdout.write(f"{release.id} {release.status} {release.digest}")
+
+    def _pipeline(self, actor: Actor, definition: dict[str, Any]) -> Pipeline:
+        known = Pipeline.objects.filter(workspace_id=actor.workspace_id, slug=definition["slug"]).first()
+        if known is not None:
+            return known
+        told = {name: definition[name] for name in ("slug", "name", "description")}
+        pipeline, _ = catalog.save_pipeline(actor=actor, **told)
+        self.note(f"created the pipeline {pipeline.slug}")
+        return pipeline
+
+
+def _definition_file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    if path.stat().st_size > MIB:
+        raise argparse.ArgumentTypeError(f"{text} has more than {MIB} bytes")
+    return path
+
+
+def _member(workspace_slug: str, user_name: str) -> tuple[Workspace, Actor]:
+    workspace = Workspace.objects.filter(slug=workspace_slug).first()
+    if workspace is None:
+        raise Refusal("not_found", f"there is no workspace {workspace_slug!r}")
+    model = get_user_model()
+    user = model.objects.filter(**{model.USERNAME_FIELD: user_name}, is_active=True).first()
+    actor = person(user, workspace.id, "command") if user else None
+    if actor is None:
+        raise Refusal("permission_denied", f"{user_name!r} is no member of the workspace {workspace_slug!r}")
+    return workspace, actor

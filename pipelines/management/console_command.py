@@ -1,0 +1,56 @@
+"""What the console's own commands share: clear sentences for refusals, exit codes, names that are checked."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import ProgrammingError
+
+from pipelines.definitions import Slug
+from pipelines.errors import Refusal
+from pipelines.shapes import Text, Wrong
+
+REFUSED = 2
+
+
+class ConsoleCommand(BaseCommand):
+    """Exit code 0: done. 1: it could not be done. 2: refused, or the command line is wrong; one sentence each."""
+
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        # taken out of the command line by config.command_line, for every command alike; here for the help text
+        parser.add_argument("--data", metavar="DIR", help="the data directory (RECOURSE_DATA, else var/)")
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except Refusal as refusal:
+            lines = [f"{path or 'it'}: {message}" for path, found in refusal.errors.items() for message in found]
+            raise CommandError("\n".join(lines) or refusal.detail, returncode=REFUSED) from refusal
+        except ProgrammingError as error:
+            if "does not exist" not in str(error):
+                raise
+            raise CommandError("the database has no tables yet, or old ones: run `manage.py migrate` first") from error
+
+    def note(self, sentence: str) -> None:
+        """For the person at the terminal; standard output is kept for what was asked for."""
+        self.stderr.write(self.style.SUCCESS(sentence))
+
+
+def slug(text: str) -> str:
+    """An argument that is a slug."""
+    return _checked(Slug().checker()(text))
+
+
+def name(text: str) -> str:
+    """An argument that is a name of at most 100 characters."""
+    return _checked(Text(max_length=100, control=False, trim=True).checker()(text))
+
+
+def _checked(value: Any) -> str:
+    if type(value) is Wrong:
+        raise argparse.ArgumentTypeError(value.problems[0][1])
+    return value
