@@ -19,22 +19,30 @@ WORKSPACE = "samples"
 ENVIRONMENT = "development"
 APPLICATIONS = ("fx", "billing")
 HANDLERS = (f"samples.fx_daily@{WORKSPACE}/fx",)
-RELEASE_MANAGER = "samples"
-LADDER = (("development", 1, False), ("staging", 2, False), ("production", 3, True))
 
 
 def seed(base_url: str) -> None:
-    """Make the workspace with its people, the applications' keys and the release of fx-daily; what is there stays.
+    """Make the workspace, the applications' keys and the release of fx-daily; what is there stays, unrecorded.
 
-    Runs are not made here: the applications create their own through the API, as applications do.
+    The superusers there are become admins of a new workspace: nobody else could see it. Runs are not made here: the
+    applications create their own through the API, as applications do.
     """
+    from django.contrib.auth import get_user_model
     from django.db import transaction
 
+    from pipelines import catalog, credentials
+    from pipelines.models import Role
+
     with transaction.atomic():
-        workspace = _workspace()
-        _release(workspace)
-        keys = {name: _new_key(workspace, name) for name in APPLICATIONS}
-    for name, secret in keys.items():
+        workspace, created = catalog.ensure_workspace(WORKSPACE)
+        actor = credentials.console_operator(workspace)
+        if created:
+            for user in get_user_model().objects.filter(is_superuser=True, is_active=True):
+                credentials.set_role(actor=actor, user=user, role=Role.ADMIN)
+        environment = workspace.environments.get(slug=ENVIRONMENT)
+        _release(actor, environment)
+        secrets = {name: _new_key(actor, environment, name) for name in APPLICATIONS}
+    for name, secret in secrets.items():
         if secret:
             places.write(places.key_file(name), secret, mode=0o600)
 
@@ -57,60 +65,32 @@ def services(base_url: str) -> list[Any]:
     ]
 
 
-def _workspace() -> Any:
-    """The workspace. When it is new, the superusers there are become its admins: else nobody could see it."""
-    from django.contrib.auth import get_user_model
-
-    from pipelines.models import Environment, Member, Role, Workspace
-
-    workspace, created = Workspace.objects.get_or_create(slug=WORKSPACE, defaults={"name": "Samples"})
-    if created:
-        for slug, rank, protected in LADDER:
-            Environment.objects.create(workspace=workspace, slug=slug, rank=rank, protected=protected)
-        for user in get_user_model().objects.filter(is_superuser=True, is_active=True):
-            Member.objects.create(workspace=workspace, user=user, role=Role.ADMIN)
-    return workspace
-
-
-def _release(workspace: Any) -> None:
+def _release(actor: Any, environment: Any) -> None:
     """The definition as it is in the file, in force."""
-    from django.contrib.auth import get_user_model
-
-    from pipelines.access import Actor
-    from pipelines.definitions import with_defaults
-    from pipelines.models import Member, Pipeline, Release, Role
+    from pipelines import catalog
+    from pipelines.definitions import Definition, with_defaults
+    from pipelines.models import Release
     from pipelines.releases import canonical, register_release
     from pipelines.states import ReleaseStatus
 
-    definition = with_defaults(json.loads(Path(__file__).with_name("fx_daily.json").read_text()))
-    pipeline, _ = Pipeline.objects.get_or_create(
-        workspace=workspace,
-        slug=definition["slug"],
-        defaults={"name": definition["name"], "description": definition["description"]},
-    )
-    environment = workspace.environments.get(slug=ENVIRONMENT)
-    # Registering is recorded even when it changes nothing, so a start that has nothing new does not ask for it.
-    if Release.objects.filter(
-        pipeline=pipeline, environment=environment, digest=canonical(definition)[1], status=ReleaseStatus.ACTIVE
-    ).exists():
+    document = json.loads(Path(__file__).with_name("fx_daily.json").read_text())
+    definition = with_defaults(Definition.clean(document))
+    active = Release.objects.filter(environment=environment, status=ReleaseStatus.ACTIVE)
+    if active.filter(pipeline__slug=definition["slug"], digest=canonical(definition)[1]).exists():
         return
-    user, created = get_user_model().objects.get_or_create(username=RELEASE_MANAGER)
-    if created:
-        user.set_unusable_password()
-        user.save(update_fields=["password"])
-    member, _ = Member.objects.get_or_create(workspace=workspace, user=user, defaults={"role": Role.RELEASE_MANAGER})
-    actor = Actor(RELEASE_MANAGER, workspace.id, "command", user_id=user.pk, role=member.role)
+    pipeline, _ = catalog.save_pipeline(
+        actor=actor, slug=definition["slug"], name=definition["name"], description=definition["description"]
+    )
     register_release(actor=actor, pipeline=pipeline, environment=environment, definition=definition, activate=True)
 
 
-def _new_key(workspace: Any, name: str) -> str | None:
-    """A new key of the application, when there is no file with one that this console knows."""
-    from pipelines.keys import find_key, issue_key
-    from pipelines.models import Application
+def _new_key(actor: Any, environment: Any, name: str) -> str | None:
+    """A new key of the application, unless its file has one that this console knows."""
+    from pipelines import catalog, credentials, keys
 
-    application, _ = Application.objects.get_or_create(workspace=workspace, name=name)
     file = places.key_file(name)
-    holder = find_key(file.read_text().strip()) if file.exists() else None
-    if holder is not None and holder.application_id == application.id:
+    holder = keys.find_key(file.read_text().strip()) if file.exists() else None
+    if holder and (holder.application_name, holder.environment_id) == (name, environment.id):
         return None
-    return issue_key(application, workspace.environments.get(slug=ENVIRONMENT))[1]
+    application, _ = catalog.save_application(actor=actor, name=name)
+    return credentials.issue_key(actor=actor, application=application, environment=environment)[1]
