@@ -98,6 +98,14 @@ VARIABLES = (
         0,
         1000,
     ),
+    Variable(
+        "RECOURSE_RETENTION_DAYS",
+        "0",
+        "Runs that ended more than so many days ago are removed, with the identity under which they were created. "
+        "0: never.",
+        0,
+        36_500,
+    ),
     Variable("RECOURSE_HANDLERS", "", "Modules with Python handlers for the Celery executor, separated by commas."),
     Variable("RECOURSE_WEB_PROCESSES", "2", "Web server processes.", 1, 64),
     Variable("RECOURSE_WEB_THREADS", "16", "Threads of one web process.", 2, 1000),
@@ -170,6 +178,7 @@ class Environment:
     renew_seconds: int
     visibility_seconds: int
     waiting_pulls: int
+    retention_days: int
     web_processes: int
     web_threads: int
     handlers: list[str]
@@ -210,6 +219,7 @@ class Environment:
             renew_seconds=read.number("RECOURSE_RENEW_SECONDS", default=max(1, lease // 3)),
             visibility_seconds=read.number("RECOURSE_VISIBILITY_SECONDS"),
             waiting_pulls=read.number("RECOURSE_WAITING_PULLS"),
+            retention_days=read.number("RECOURSE_RETENTION_DAYS"),
             web_processes=read.number("RECOURSE_WEB_PROCESSES"),
             web_threads=read.number("RECOURSE_WEB_THREADS"),
             handlers=_words(read.text("RECOURSE_HANDLERS")),

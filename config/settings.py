@@ -111,5 +111,6 @@ RECOURSE_LEASE_SECONDS = env.lease_seconds
 RECOURSE_RENEW_SECONDS = env.renew_seconds
 RECOURSE_VISIBILITY_SECONDS = env.visibility_seconds
 RECOURSE_WAITING_PULLS = env.waiting_pulls
+RECOURSE_RETENTION_DAYS = env.retention_days
 RECOURSE_HANDLERS = env.handlers
 RECOURSE_ENCRYPTION_KEY = env.encryption_key

@@ -5,3 +5,8 @@ class RecoveryConfig(AppConfig):
     """What operators do when something broke."""
 
     name = "recovery"
+
+    def ready(self) -> None:
+        from pipelines import retention
+
+        retention.goes_with_run("recovery_operation")

@@ -21,7 +21,8 @@ from pipelines.models import Pipeline, Workspace
 class Command(ConsoleCommand):
     help = (
         "Registers the pipeline definition in FILE (JSON, or TOML when its name ends in .toml) as a release, in the "
-        "name of a member who may do that. Creates the pipeline when it is new, and the environment (on top, unprotected). "
+        "name of a member who may do that. Creates the pipeline when it is new, and the environment (on top, "
+        "unprotected). "
         "The same definition again is the same release."
     )
 
