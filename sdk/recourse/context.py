@@ -13,6 +13,14 @@ from recourse import clock
 from recourse.errors import StageFailure, Stopped
 from recourse.jobs import Job
 
+# What the server takes at most. Saying something must never fail the work that it tells of, so it is cut instead.
+MOST_TEXT = 16_000
+MOST_FIELDS = 16_000
+MOST_LINES = 5_000
+MOST_PROGRESS_TEXT = 1_000
+MOST_CONTEXT_KEY = 255
+MOST_CONTEXT_VALUE = 10_000
+
 LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
 
@@ -56,7 +64,7 @@ class StageContext:
     Everything here may be called from any thread of the handler.
     """
 
-    __slots__ = ("_context", "_json", "_lines", "_lock", "_progress", "control", "job")
+    __slots__ = ("_context", "_json", "_left_out", "_lines", "_lock", "_progress", "control", "job")
 
     def __init__(self, job: Job, control: Control | None = None) -> None:
         self.job = job
@@ -64,6 +72,7 @@ class StageContext:
         self._context: ContextItems | None = None
         self._json: Any = _UNREAD
         self._lines: list[dict[str, Any]] = []
+        self._left_out = 0
         self._progress: dict[str, Any] | None = None
         self._lock = threading.Lock()
 
@@ -159,18 +168,23 @@ class StageContext:
         """Adds a line to the attempt's log; sent in seconds or with the result. Fields that are not JSON go as text."""
         if level not in LEVELS:
             raise ValueError(f"level {level!r} is none of {', '.join(sorted(LEVELS))}")
-        line: dict[str, Any] = {"at": datetime.now(UTC).isoformat(), "level": level, "message": clean(message)}
+        line: dict[str, Any] = {
+            "at": datetime.now(UTC).isoformat(),
+            "level": level,
+            "message": shortened(clean(message), MOST_TEXT),
+        }
         if fields:
-            line["fields"] = {key: _loggable(value) for key, value in fields.items()}
+            line["fields"] = _loggable_fields(fields)
         with self._lock:
             self._lines.append(line)
+            self._bound_lines()
         self.control.announce()
 
     def progress(self, percent: float | None = None, message: str | None = None) -> None:
         """Says how far the handler is; only the newest word is sent, within seconds."""
         if percent is not None and not 0 <= percent <= 100:
             raise ValueError(f"percent must be from 0 to 100, not {percent}")
-        said = {"percent": percent, "message": None if message is None else clean(message)}
+        said = {"percent": percent, "message": None if message is None else clean(message)[:MOST_PROGRESS_TEXT]}
         with self._lock:
             self._progress = {key: value for key, value in said.items() if value is not None}
         self.control.announce()
@@ -181,12 +195,25 @@ class StageContext:
             return []
         with self._lock:
             lines, self._lines = self._lines, []
+            if self._left_out:
+                text = f"{self._left_out} older lines could not be sent in time and were left out"
+                lines.insert(0, {"at": lines[0]["at"], "level": "warning", "message": text})
+                self._left_out = 0
         return lines
 
     def put_lines_back(self, lines: list[dict[str, Any]]) -> None:
         """For the holder of the attempt: these could not be sent; they come first at the next taking."""
         with self._lock:
             self._lines[:0] = lines
+            self._bound_lines()
+
+    def _bound_lines(self) -> None:
+        """Leaves the oldest unsent lines out when there are too many, and says how many."""
+        if len(self._lines) <= MOST_LINES:
+            return
+        cut = len(self._lines) - MOST_LINES // 2
+        self._left_out += cut
+        self._lines[:cut] = []
 
     def take_progress(self) -> dict[str, Any] | None:
         """For the holder of the attempt: the newest word not sent yet."""
@@ -226,6 +253,10 @@ class ContextItems(Mapping[str, str]):
             raise TypeError(
                 f"a context value is text, not {type(value).__name__}; make it one, for example by json.dumps"
             )
+        if not 0 < len(key) <= MOST_CONTEXT_KEY or len(value) > MOST_CONTEXT_VALUE:
+            raise ValueError(
+                f"a context key has 1 to {MOST_CONTEXT_KEY} characters, a value {MOST_CONTEXT_VALUE} at most"
+            )
         self._values[key] = value
         self._set[key] = {"key": key, "value": value} | ({"isSensitive": True} if sensitive else {})
 
@@ -237,6 +268,20 @@ class ContextItems(Mapping[str, str]):
 def clean(text: str) -> str:
     """Text that UTF-8 and PostgreSQL can hold: NUL and lone surrogates are written as escapes, nothing is lost."""
     return str(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shortened(text: str, most: int) -> str:
+    """At most `most` characters: beginning and end stay, and what is missing between them is counted."""
+    if len(text) <= most:
+        return text
+    side = (most - 60) // 2
+    return f"{text[:side]}\n… {len(text) - 2 * side} characters left out …\n{text[-side:]}"
+
+
+def _loggable_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    told = {key: _loggable(value) for key, value in fields.items()}
+    text = json.dumps(told)
+    return told if len(text) <= MOST_FIELDS else {"shortened": shortened(text, MOST_FIELDS // 2)}
 
 
 def _loggable(value: Any) -> Any:

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recourse.context import StageContext, clean
+from recourse.context import StageContext, clean, shortened
 from recourse.errors import Release, StageFailure, Stopped
 from recourse.handlers import Registry
 from recourse.jobs import Job
@@ -16,6 +16,8 @@ from recourse.results import Failure, Success, Waiting
 
 MAX_REPORT_BYTES = 15 * 1024 * 1024
 MAX_MESSAGE = 8000
+MAX_CODE = 100
+MAX_TRACEBACK = 4_000_000
 
 Outcome = Literal["succeeded", "failed", "waiting", "released", "stopped"]
 
@@ -80,10 +82,10 @@ def failure_report(
 ) -> Report:
     """The report of a failed attempt. Without extras it leaves out what the handler logged and set."""
     body = _head(context.job, "failed")
-    body["errorCode"] = clean(code)
-    body["errorMessage"] = clean(message)[:MAX_MESSAGE]
+    body["errorCode"] = clean(code)[:MAX_CODE]
+    body["errorMessage"] = shortened(clean(message), MAX_MESSAGE)
     if trace is not None:
-        body["traceback"] = clean(trace)
+        body["traceback"] = shortened(clean(trace), MAX_TRACEBACK)
     if retryable is not None:
         body["retryable"] = retryable
     if with_extras:
@@ -101,7 +103,7 @@ def _from_value(context: StageContext, value: Any) -> Report:
         try:
             for key, text in value.context.items():
                 context.context.set(key, text)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             return failure_report(context, "OUTPUT_INVALID", str(error), retryable=False)
         value = value.output
     body = _head(context.job, outcome)

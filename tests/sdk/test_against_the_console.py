@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import threading
 import uuid
@@ -12,8 +13,11 @@ from typing import Any
 import psutil
 import pytest
 from recourse import (
+    Client,
+    Failure,
     GateDecisionConflict,
     IdempotencyConflict,
+    PermissionDenied,
     Registry,
     Release,
     StageContext,
@@ -252,3 +256,67 @@ def test_a_draining_worker_gives_back_what_it_cannot_finish(
     worker()
     done = reaches(client, run, "completed")["stages"][0]
     assert (done["output"], done["recoveryCount"]) == (2, 0)
+
+
+def test_the_longest_logs_and_tracebacks_are_taken(
+    client: SyncClient, worker: Callable[[], Worker], registry: Registry
+) -> None:
+    """N6: what the package lets through, the console takes."""
+
+    @registry.handler("Loud")
+    def loud(ctx: StageContext) -> str:
+        for _ in range(6_000):
+            ctx.log("info", "line")
+        ctx.log("info", "ü" * 100_000, field="ü" * 100_000)
+        ctx.context.set("k" * 255, "ü" * 10_000)
+        return "fine"
+
+    @registry.handler("Deep")
+    def deep(ctx: StageContext) -> None:
+        raise ValueError("x" * 5_000_000)
+
+    worker()
+    assert reaches(client, create(client, stage("Loud"), key="loud"), "completed")["stages"][0]["output"] == "fine"
+    failed = reaches(client, create(client, stage("Deep"), key="deep"), "failed")
+    assert failed["failure"]["code"] == "UNHANDLED_EXCEPTION"
+
+
+def test_people_steer_runs_with_a_token(
+    web: Web,
+    client: SyncClient,
+    worker: Callable[[], Worker],
+    registry: Registry,
+    people: dict[str, Person],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """O9, O10, O12: source 002's example, and the other verbs of people."""
+    registry.add("Bad", lambda ctx: Failure("UPSTREAM_ERROR", "gone"))
+    run = create(client, stage("Nobody"), key="paused")["id"]
+    monkeypatch.setenv("RECOURSE_TOKEN", people["operator"].token)
+
+    async def example() -> list[Any]:
+        async with Client(web[0]) as people_client:
+            return [await people_client.executions.pause(run), await people_client.executions.resume(run)]
+
+    assert asyncio.run(example()) == [
+        {"execution_id": run, "status": "pause_signal_sent"},
+        {"execution_id": run, "status": "resume_signal_sent"},
+    ]
+    worker()
+    failed = reaches(client, create(client, stage("Bad"), key="failing"), "failed")
+    with SyncClient(web[0]) as operator:
+        listed = operator.executions.list(status="failed", handler=["Bad"])
+        assert [item["execution_id"] for item in listed["results"]] == [failed["id"]]
+        first = operator.executions.list(page_size=1)
+        second = operator.executions.list(next=first["next"])
+        assert {first["results"][0]["execution_id"], second["results"][0]["execution_id"]} == {run, failed["id"]}
+        assert operator.executions.get(run)["execution_id"] == run
+        operator.stages.retry(failed["stages"][0]["id"], reason="try again")
+        again = reaches(client, failed, "failed")["stages"][0]
+        assert again["epoch"] == 2
+        operator.stages.skip(again["id"], reason="not needed", output={"by": "hand"})
+        assert reaches(client, failed, "completed")["stages"][0]["output"] == {"by": "hand"}
+        assert operator.executions.cancel(run, "not needed")["status"] == "cancelled"
+    monkeypatch.setenv("RECOURSE_TOKEN", people["viewer"].token)
+    with SyncClient(web[0]) as viewer, pytest.raises(PermissionDenied):
+        viewer.executions.pause(run)

@@ -88,6 +88,38 @@ def test_any_field_can_be_logged() -> None:
     assert fields == {"at": "2026-01-01 00:00:00+00:00", "nan": "nan", "plain": {"a": [1]}, "bad": "'\\ud800'"}
 
 
+def test_what_is_said_is_cut_to_what_a_server_takes() -> None:
+    """A success must not be refused for what was said on the way."""
+    ctx = context()
+    ctx.log("info", "x" * 100_000, big="y" * 100_000)
+    line = ctx.take_lines()[0]
+    assert len(line["message"]) <= 16_000
+    assert list(line["fields"]) == ["shortened"]
+    ctx.progress(1, "z" * 2_000)
+    assert ctx.take_progress() == {"percent": 1, "message": "z" * 1_000}
+
+
+def test_too_many_unsent_lines_leave_the_oldest_out_and_say_so() -> None:
+    ctx = context()
+    for number in range(12_000):
+        ctx.log("info", str(number))
+    lines = ctx.take_lines()
+    assert len(lines) <= 5_001
+    assert lines[-1]["message"] == "11999"
+    assert lines[0]["message"] == f"{12_000 - len(lines) + 1} older lines could not be sent in time and were left out"
+    ctx.log("info", "on")
+    assert [line["message"] for line in ctx.take_lines()] == ["on"]
+
+
+@pytest.mark.parametrize(("key", "value"), [("", "v"), ("k" * 256, "v"), ("k", "v" * 10_001)])
+def test_context_that_a_server_refuses_is_refused_where_it_is_set(key: str, value: str) -> None:
+    ctx = context()
+    with pytest.raises(ValueError, match="context key"):
+        ctx.context.set(key, value)
+    assert ctx.set_items == []
+    ctx.context.set("k" * 255, "v" * 10_000)
+
+
 def test_lines_are_handed_out_once_and_come_back_in_order() -> None:
     ctx = context()
     ctx.log("info", "one")

@@ -121,8 +121,23 @@ def test_texts_that_a_database_cannot_hold_are_escaped(text: str) -> None:
 
 def test_a_very_long_message_is_cut_while_the_traceback_has_it_all() -> None:
     body = run(raising(ValueError("x" * 100_000))).body
-    assert len(body["errorMessage"]) == execution.MAX_MESSAGE
+    assert len(body["errorMessage"]) <= execution.MAX_MESSAGE
+    assert "characters left out" in body["errorMessage"]
     assert "x" * 100_000 in body["traceback"]
+
+
+def test_a_traceback_that_no_server_takes_keeps_its_beginning_and_end() -> None:
+    body = run(raising(ValueError("x" * execution.MAX_TRACEBACK + "the end"))).body
+    assert len(body["traceback"]) <= execution.MAX_TRACEBACK
+    assert body["traceback"].startswith("Traceback")
+    assert body["traceback"].rstrip().endswith("the end")
+
+
+def test_too_long_a_code_is_cut_and_too_large_a_context_value_is_a_failure() -> None:
+    assert len(run(lambda ctx: Failure("X" * 101)).body["errorCode"]) == execution.MAX_CODE
+    body = run(lambda ctx: Success(1, context={"key": "x" * 10_001})).body
+    assert (body["errorCode"], body["retryable"]) == ("OUTPUT_INVALID", False)
+    assert run(lambda ctx: Success(1, context={"key": "x" * 10_000})).outcome == "succeeded"
 
 
 def test_an_exception_that_cannot_be_printed_is_reported_all_the_same() -> None:

@@ -16,6 +16,7 @@ from recourse.worker.session import Session, Unavailable
 log = logging.getLogger("recourse.worker")
 
 EVERY_SECONDS = 1.0
+MOST_LINES = 1_000
 
 
 class Live:
@@ -53,8 +54,10 @@ class Live:
         try:
             if progress is not None:
                 self._session.post(f"{stage}/progress", json.dumps({"executionId": execution_id} | progress).encode())
-            if lines:
-                self._session.post(f"{stage}/logs", json.dumps({"executionId": execution_id, "lines": lines}).encode())
+            while lines:
+                some = {"executionId": execution_id, "lines": lines[:MOST_LINES]}
+                self._session.post(f"{stage}/logs", json.dumps(some).encode())
+                lines = lines[MOST_LINES:]
         except Unavailable as error:
             held.context.put_lines_back(lines)
             self.announce()
