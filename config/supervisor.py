@@ -6,7 +6,7 @@ The samples add themselves by a module `samples.up`, used when it exists and `--
 - `seed(base_url: str) -> None`: called once after `ready`, in a process of its own with Django set up. Makes what the
   samples need (workspace, keys in files of the data directory …); must be a no-op when everything is there already;
 - `services(base_url: str) -> list[Service]`: called after `seed` has ended well, in the supervisor. The processes to
-  run. They are restarted when they end, like all others, and get SIGTERM first of all when `up` stops.
+  run. They are restarted when they end, like all others; those with `stop_first` end before the others when `up` stops.
 
 Promises: each service is the leader of its own process group, and nothing of a group outlives `up`, even when `up` is
 killed with -9 (see `guardian`). A service that ends is started again after 0.2 s, doubling up to 15 s while it keeps
@@ -39,7 +39,8 @@ STEADY_SECONDS = 30.0
 class Service:
     """One process to keep running. `env` is laid over the environment of `up`; `fds` stay open in the process.
 
-    `stop_last`: the others need it to stop in order (the database).
+    `stop_first`: it needs the others to stop in order (a worker says goodbye to the server). `stop_last`: the others
+    need it (the database).
     """
 
     name: str
@@ -47,6 +48,7 @@ class Service:
     env: Mapping[str, str] = field(default_factory=dict)
     fds: tuple[int, ...] = ()
     stop_seconds: float = 10.0
+    stop_first: bool = False
     stop_last: bool = False
 
 
@@ -118,8 +120,12 @@ class Supervisor:
     def stop_all(self) -> None:
         """Stop every service, the last started first; one that does not listen is killed with its whole group."""
         self.stopping = True
-        for last in (False, True):
-            group = [child for child in reversed(self.children) if child.service.stop_last is last]
+        for first, last in ((True, False), (False, False), (False, True)):
+            group = [
+                child
+                for child in reversed(self.children)
+                if (child.service.stop_first, child.service.stop_last) == (first, last)
+            ]
             for child in group:
                 child.ask_to_stop()
             for child in group:

@@ -60,8 +60,8 @@ def services(base_url: str) -> list[Any]:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     return [
-        Service(f"samples {name}", [sys.executable, "-m", f"samples.{name}"], environment)
-        for name in ("outside", "applications")
+        Service("samples outside", [sys.executable, "-m", "samples.outside"], environment),
+        Service("samples applications", [sys.executable, "-m", "samples.applications"], environment, stop_first=True),
     ]
 
 
