@@ -26,11 +26,15 @@ def ensure_workspace(slug: str) -> tuple[Workspace, bool]:
     with transaction.atomic():
         workspace, created = Workspace.objects.get_or_create(slug=slug)
         if created:
-            Environment.objects.bulk_create(
-                Environment(workspace=workspace, slug=rung, rank=rank, protected=protected)
-                for rung, rank, protected in LADDER
-            )
+            raise_ladder(workspace)
     return workspace, created
+
+
+def raise_ladder(workspace: Workspace) -> None:
+    """Gives a new workspace its environments."""
+    Environment.objects.bulk_create(
+        Environment(workspace=workspace, slug=slug, rank=rank, protected=protected) for slug, rank, protected in LADDER
+    )
 
 
 def ensure_environment(workspace: Workspace, slug: str) -> tuple[Environment, bool]:

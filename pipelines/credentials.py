@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import uuid
+from datetime import datetime
 from typing import Any
 
 from django.contrib.auth import get_user_model
@@ -32,14 +33,19 @@ def console_operator(workspace: Workspace) -> Actor:
 
 
 def issue_key(
-    *, actor: Actor, application: Application, environment: Environment, scope: str = KeyScope.APPLICATION
+    *,
+    actor: Actor,
+    application: Application,
+    environment: Environment,
+    scope: str = KeyScope.APPLICATION,
+    expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
     """A new API key and its plain text, which nobody can read again."""
     with audited(
         actor, "api_key.issue", application=application.name, environment=environment.slug, scope=scope
     ) as entry:
         actor.require(ADMINISTER)
-        key, secret = keys.issue_key(application, environment, scope=scope)
+        key, secret = keys.issue_key(application, environment, scope=scope, expires_at=expires_at)
         entry.data["prefix"] = key.prefix
     return key, secret
 
@@ -49,14 +55,14 @@ def revoke_key(key_id: uuid.UUID, *, actor: Actor) -> None:
     _revoke(ApiKey, key_id, actor, "api_key.revoke", {"application__workspace_id": actor.workspace_id})
 
 
-def issue_token(*, actor: Actor, user: Any) -> tuple[PersonalToken, str]:
+def issue_token(*, actor: Actor, user: Any, expires_at: datetime | None = None) -> tuple[PersonalToken, str]:
     """A new bearer token of a member of the actor's workspace, and its plain text."""
     with audited(actor, "token.issue", user=user.get_username()) as entry:
         actor.require(ADMINISTER)
         member = Member.objects.filter(workspace_id=actor.workspace_id, user=user).select_related("workspace").first()
         if member is None:
             raise Refusal("not_found", "there is no such member")
-        token, secret = keys.issue_token(user, member.workspace)
+        token, secret = keys.issue_token(user, member.workspace, expires_at=expires_at)
         entry.data["prefix"] = token.prefix
     return token, secret
 

@@ -1,0 +1,303 @@
+"""The admin site for what this app holds. History is there to be read; definitions may be changed by admins."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from pipelines import catalog, credentials
+from pipelines.access import Actor
+from pipelines.audit import audited, record
+from pipelines.models import (
+    ApiKey,
+    Application,
+    Attempt,
+    AttemptProgress,
+    AuditEvent,
+    ContextItem,
+    DeadLetter,
+    Environment,
+    Event,
+    Gate,
+    GateDecision,
+    LateEvidence,
+    LogLine,
+    Member,
+    PersonalToken,
+    Pipeline,
+    Policy,
+    QueueEntry,
+    Release,
+    Role,
+    Run,
+    RunIdentity,
+    RunSearch,
+    Stage,
+    StageOutput,
+    WorkerSession,
+    Workspace,
+)
+from pipelines.tenant_admin import DefinitionAdmin, TenantAdmin, acting, administered, raise_denied
+
+SHOWN_ONCE = "This is the only time that it is shown: {secret}"
+
+# definitions
+
+
+@admin.register(Workspace)
+class WorkspaceAdmin(TenantAdmin):
+    """A superuser may make one: it gets its ladder, and them as its first admin."""
+
+    list_display = ("slug", "name", "created_at")
+    readonly_fields = ("created_at",)
+    tenant = "pk"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.is_active and request.user.is_superuser)
+
+    def save_model(self, request: HttpRequest, obj: Workspace, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        catalog.raise_ladder(obj)
+        Member.objects.create(workspace=obj, user=cast(Any, request.user), role=Role.ADMIN)
+        actor = Actor(request.user.get_username(), obj.id, "admin", user_id=request.user.pk, role=Role.ADMIN)
+        record(actor, "workspace.save", "allowed", data={"workspace": obj.slug})
+
+
+@admin.register(Member)
+class MemberAdmin(DefinitionAdmin):
+    list_display = ("user", "workspace", "role", "since")
+    list_select_related = ("user", "workspace")
+    autocomplete_fields = ("user",)
+    fixed = ("workspace", "user", "since")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return obj is not None and acting(request, obj.workspace_id) is not None
+
+    def delete_model(self, request: HttpRequest, obj: Member) -> None:
+        actor = acting(request, obj.workspace_id) or raise_denied(obj)
+        with audited(actor, "member.remove", user=obj.user.get_username(), role=obj.role):
+            super().delete_model(request, obj)
+
+
+@admin.register(Environment)
+class EnvironmentAdmin(DefinitionAdmin):
+    list_display = ("slug", "workspace", "rank", "protected")
+    list_select_related = ("workspace",)
+    fixed = ("workspace", "slug")
+
+
+@admin.register(Application)
+class ApplicationAdmin(DefinitionAdmin):
+    list_display = ("name", "workspace", "created_at")
+    list_select_related = ("workspace",)
+    fixed = ("workspace", "created_at")
+
+
+@admin.register(Pipeline)
+class PipelineAdmin(DefinitionAdmin):
+    list_display = ("slug", "name", "workspace", "created_at")
+    list_select_related = ("workspace",)
+    fixed = ("workspace", "slug", "created_at")
+
+
+@admin.register(Policy)
+class PolicyAdmin(DefinitionAdmin):
+    """Policies are made and changed through the API, which checks their rules; here they are paused and resumed."""
+
+    list_display = ("name", "kind", "status", "workspace", "created_at")
+    list_select_related = ("workspace",)
+    fixed = ("workspace", "name", "kind", "match", "rule", "created_at")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
+@admin.register(Release)
+class ReleaseAdmin(TenantAdmin):
+    list_display = ("id", "pipeline", "environment", "status", "digest", "created_at", "activated_at")
+    list_select_related = ("pipeline", "environment")
+
+
+class SecretAdmin(DefinitionAdmin):
+    """Something secret: shown once when it is made, never changed, revoked by an action."""
+
+    hidden = ("digest", "revoked_at")
+    actions = ("revoke",)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def show(self, request: HttpRequest, secret: str) -> None:
+        self.message_user(request, SHOWN_ONCE.format(secret=secret), messages.WARNING)
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(SecretAdmin):
+    tenant = "application__workspace"
+    list_display = ("prefix", "application", "environment", "scope", "created_at", "expires_at", "revoked_at")
+    list_select_related = ("application", "environment")
+
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
+        actor = acting(request, obj.application.workspace_id) or raise_denied(obj)
+        if obj.environment.workspace_id != obj.application.workspace_id:
+            raise_denied(obj)
+        key, secret = credentials.issue_key(
+            actor=actor,
+            application=obj.application,
+            environment=obj.environment,
+            scope=obj.scope,
+            expires_at=obj.expires_at,
+        )
+        obj.pk, obj.prefix = key.pk, key.prefix
+        self.show(request, secret)
+
+    @admin.action(description="Revoke the selected keys", permissions=["view"])
+    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
+        for key in queryset.filter(application__workspace__in=administered(request)).select_related("application"):
+            actor = acting(request, key.application.workspace_id) or raise_denied(key)
+            credentials.revoke_key(key.pk, actor=actor)
+
+
+@admin.register(PersonalToken)
+class PersonalTokenAdmin(SecretAdmin):
+    list_display = ("prefix", "user", "workspace", "created_at", "expires_at", "revoked_at")
+    list_select_related = ("user", "workspace")
+    autocomplete_fields = ("user",)
+
+    def save_model(self, request: HttpRequest, obj: PersonalToken, form: Any, change: bool) -> None:
+        actor = acting(request, obj.workspace_id) or raise_denied(obj)
+        if not Member.objects.filter(workspace_id=obj.workspace_id, user_id=obj.user_id).exists():
+            raise_denied(obj)
+        token, secret = credentials.issue_token(actor=actor, user=obj.user, expires_at=obj.expires_at)
+        obj.pk, obj.prefix = token.pk, token.prefix
+        self.show(request, secret)
+
+    @admin.action(description="Revoke the selected tokens", permissions=["view"])
+    def revoke(self, request: HttpRequest, queryset: QuerySet[PersonalToken]) -> None:
+        for token in queryset.filter(workspace__in=administered(request)):
+            actor = acting(request, token.workspace_id) or raise_denied(token)
+            credentials.revoke_token(token.pk, actor=actor)
+
+
+# history
+
+
+@admin.register(Run)
+class RunAdmin(TenantAdmin):
+    list_display = ("id", "name", "status", "application", "environment", "created_at", "finished_at")
+    list_select_related = ("application", "environment")
+
+
+@admin.register(RunSearch)
+class RunSearchAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    list_display = ("run_id",)
+
+
+@admin.register(RunIdentity)
+class RunIdentityAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    list_display = ("run_id", "application", "environment", "key")
+    list_select_related = ("application", "environment")
+
+
+@admin.register(ContextItem)
+class ContextItemAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    found_by = ("run",)
+    hidden = ("secret",)
+    list_display = ("run_id", "key", "value", "is_sensitive", "at")
+
+
+@admin.register(Stage)
+class StageAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    found_by = ("pk", "run")
+    list_display = ("id", "run_id", "name", "handler", "state", "epoch", "attempt_number")
+
+
+@admin.register(QueueEntry)
+class QueueEntryAdmin(TenantAdmin):
+    tenant = "application__workspace"
+    list_display = ("stage_id", "application", "environment", "handler", "available_at")
+    list_select_related = ("application", "environment")
+
+
+@admin.register(StageOutput)
+class StageOutputAdmin(TenantAdmin):
+    tenant = "stage__run__workspace"
+    found_by = ("pk", "stage")
+    list_display = ("id", "stage_id", "epoch", "size", "digest", "at")
+
+
+@admin.register(WorkerSession)
+class WorkerSessionAdmin(TenantAdmin):
+    tenant = "application__workspace"
+    hidden = ("digest",)
+    list_display = ("id", "worker_name", "application", "environment", "state", "started_at", "last_seen_at")
+    list_select_related = ("application", "environment")
+
+
+@admin.register(Attempt)
+class AttemptAdmin(TenantAdmin):
+    tenant = "stage__run__workspace"
+    found_by = ("pk", "stage")
+    list_display = ("id", "stage_id", "number", "epoch", "state", "worker", "error_code", "dispatched_at")
+
+
+@admin.register(AttemptProgress)
+class AttemptProgressAdmin(TenantAdmin):
+    tenant = "attempt__stage__run__workspace"
+    list_display = ("attempt_id", "percent", "message", "at")
+
+
+@admin.register(LogLine)
+class LogLineAdmin(TenantAdmin):
+    tenant = "attempt__stage__run__workspace"
+    found_by = ("attempt",)
+    list_display = ("attempt_id", "at", "level", "message")
+
+
+@admin.register(LateEvidence)
+class LateEvidenceAdmin(TenantAdmin):
+    tenant = "attempt__stage__run__workspace"
+    found_by = ("attempt",)
+    list_display = ("attempt_id", "reason", "digest", "at")
+
+
+@admin.register(DeadLetter)
+class DeadLetterAdmin(TenantAdmin):
+    found_by = ("pk", "stage")
+    list_display = ("id", "stage_id", "reason", "error_code", "state", "opened_at", "closed_at")
+
+
+@admin.register(Gate)
+class GateAdmin(TenantAdmin):
+    tenant = "stage__run__workspace"
+    found_by = ("pk", "stage")
+    list_display = ("id", "stage_id", "moment", "epoch", "state", "opened_at", "closed_at")
+
+
+@admin.register(GateDecision)
+class GateDecisionAdmin(TenantAdmin):
+    tenant = "gate__stage__run__workspace"
+    found_by = ("gate",)
+    list_display = ("gate_id", "user", "application", "approved", "at")
+    list_select_related = ("user", "application")
+
+
+@admin.register(Event)
+class EventAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    found_by = ("run",)
+    list_display = ("id", "run_id", "kind", "from_state", "to_state", "at", "actor")
+
+
+@admin.register(AuditEvent)
+class AuditEventAdmin(TenantAdmin):
+    found_by = ("pk", "run")
+    ordering = ("-at", "-id")
+    list_display = ("at", "actor", "channel", "action", "outcome", "code", "run")
