@@ -1,4 +1,4 @@
-"""What time alone does: lost workers, jobs that nobody took, gates that nobody decided, deadlines, rows that cannot move."""
+"""What time alone does: lost workers, jobs nobody took, gates nobody decided, deadlines, rows that cannot move."""
 
 from __future__ import annotations
 
