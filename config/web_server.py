@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 from typing import Any
 
 from prometheus_client import multiprocess
@@ -45,6 +46,13 @@ def when_ready(server: Any) -> None:
     # What was loaded so far is never collected: the pages stay shared with the processes that are forked next.
     gc.collect()
     gc.freeze()
+
+
+def post_worker_init(worker: Any) -> None:
+    """Waiting pulls are answered as soon as the process is told to end; the server then waits for them to finish."""
+    from pipelines.listen import listener
+
+    listener.close_on(signal.SIGTERM)
 
 
 def child_exit(server: Any, worker: Any) -> None:

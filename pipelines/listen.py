@@ -24,6 +24,7 @@ from pipelines.wake import CHANNEL, Queue, read_payload
 log = structlog.get_logger(__name__)
 SHORTEST_PAUSE = 0.1  # seconds between attempts to reach the database again
 LONGEST_PAUSE = 5.0
+OF_DJANGO = frozenset({"context", "cursor_factory", "prepare_threshold", "server_side_binding"})
 PROBE_SECONDS = 60.0  # how long the ear may hear nothing before it asks whether the server is still there
 
 
@@ -168,6 +169,6 @@ class _Ear:
 
 
 def _parameters() -> dict[str, object]:
-    parameters = connection.get_connection_params()
-    kept = {name: parameters[name] for name in ("dbname", "user", "password", "host", "port") if name in parameters}
-    return kept | {"keepalives_idle": 30, "connect_timeout": 10}
+    # everything that says how to reach the server, and nothing that is Django's own
+    parameters = {name: value for name, value in connection.get_connection_params().items() if name not in OF_DJANGO}
+    return {"keepalives_idle": 30, "connect_timeout": 10, **parameters}

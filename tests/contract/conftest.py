@@ -49,17 +49,18 @@ def web_server(database_url: str, **environment: str) -> Iterator[tuple[str, sub
         process.wait(20)
 
 
-def url_of_test_database() -> str:
+def url_of_test_database(name: str) -> str:
+    """For a server that the database knows by `name`."""
     given: dict[str, Any] = connection.settings_dict
     user = quote(given["USER"]) + (f":{quote(given['PASSWORD'])}" if given["PASSWORD"] else "")
     port = f":{given['PORT']}" if given["PORT"] else ""
-    return f"postgres://{user}@{port}/{given['NAME']}?host={quote(given['HOST'], safe='')}"
+    return f"postgres://{user}@{port}/{given['NAME']}?host={quote(given['HOST'], safe='')}&application_name={name}"
 
 
 @pytest.fixture(scope="session")
 def server(django_db_setup: None) -> Iterator[str]:
     """The address of a running console, on the database of these tests."""
-    with web_server(url_of_test_database()) as (address, _):
+    with web_server(url_of_test_database("web")) as (address, _):
         yield address
 
 
