@@ -435,6 +435,7 @@ def _become(account: tuple[int, int], *, keep_search: bool) -> None:
     libc = _libc() if keep_search and sys.platform == "linux" else None
     if libc:
         libc.prctl(8, 1, 0, 0, 0)  # PR_SET_KEEPCAPS
+        libc.prctl(28, 1 << 2, 0, 0, 0)  # SECBIT_NO_SETUID_FIXUP: else access(2), which initdb asks, ignores the right
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
@@ -445,6 +446,8 @@ def _become(account: tuple[int, int], *, keep_search: bool) -> None:
             if libc.capset(header, (ctypes.c_uint32 * 6)(bits, bits, bits, 0, 0, 0)) == 0:
                 libc.prctl(47, 2, capability, 0, 0)  # PR_CAP_AMBIENT_RAISE: survives the exec
                 return
+        # Neither is to be had: no right at all, and PostgreSQL will say what it could not reach.
+        libc.capset(header, (ctypes.c_uint32 * 6)())
 
 
 def _libc() -> ctypes.CDLL:

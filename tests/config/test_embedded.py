@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -165,6 +166,25 @@ def test_a_socket_directory_of_somebody_else_is_not_trusted(tmp_path: Path) -> N
             embedded.attach(deep, throwaway=True)
     finally:
         sockets.rmdir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="only root on Linux gives rights on")
+def test_root_runs_it_from_a_tree_that_is_closed_to_the_account(data_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    command = embedded.keeper_command(data_dir)
+    package = Path(command[-1]).parent.parent
+    for folder in (package.name, f"{package.name}.libs"):
+        shutil.copytree(package.parent / folder, closed / folder, symlinks=True)
+    command[-1] = str(closed / Path(command[-1]).relative_to(package.parent))
+    monkeypatch.setattr(embedded, "keeper_command", lambda data_dir, throwaway: command)
+    attachment = embedded.attach(data_dir)
+    status = Path(f"/proc/{server_pid(data_dir)}/status").read_text()
+    attachment.release()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    assert "0" not in fields["Uid"].split()
+    assert int(fields["CapEff"], 16) in (1 << 2, 1 << 1), "exactly the one right to pass closed folders"
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
