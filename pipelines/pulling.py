@@ -15,7 +15,8 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from pipelines.leases import Holder, Job, claim, next_due
+from pipelines.jobs import Job
+from pipelines.leases import Holder, claim, next_due
 from pipelines.listen import Full, Waiter, listener
 from pipelines.wake import Queue
 

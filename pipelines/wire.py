@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from pipelines.context import REDACTED
-from pipelines.leases import Job, Lease
+from pipelines.jobs import Job, Lease
 from pipelines.sql import query
 from pipelines.states import TERMINAL_RUN, TERMINAL_STAGE, StageState
 

@@ -20,6 +20,7 @@ from pipelines import keys, leases, results
 from pipelines.access import Actor, person
 from pipelines.creation import Intent, Place, create_run
 from pipelines.ids import new_id
+from pipelines.jobs import Job, Lease
 from pipelines.listen import listener
 from pipelines.models import Application, Environment, Role, Run, Stage, WorkerSession, Workspace
 from pipelines.wake import Queue
@@ -187,23 +188,23 @@ class Hand:
         self.holder = leases.Holder(session.id, place.application_id, place.environment_id, name)
         self._queues = [Queue(place.application_id, place.environment_id, handler) for handler in self.handlers]
 
-    def pull(self, limit: int = 1, *, acquire: bool = True) -> list[leases.Job]:
+    def pull(self, limit: int = 1, *, acquire: bool = True) -> list[Job]:
         return leases.claim(self.holder, self._queues, limit=limit, acquire=acquire)
 
-    def take(self) -> leases.Job:
+    def take(self) -> Job:
         """Exactly the next job, its lease acquired."""
         (job,) = self.pull()
         return job
 
-    def acquire(self, job: leases.Job) -> leases.Lease:
+    def acquire(self, job: Job) -> Lease:
         lease = leases.acquire(self.holder, job.stage.id, job.attempt_id)
         assert lease is not None
         return lease
 
-    def renew(self, *jobs: leases.Job) -> list[leases.Lease]:
+    def renew(self, *jobs: Job) -> list[Lease]:
         return leases.renew(self.holder, [(job.stage.id, job.attempt_id) for job in jobs])
 
-    def report(self, job: leases.Job, status: str = "succeeded", **told: Any) -> results.Receipt:
+    def report(self, job: Job, status: str = "succeeded", **told: Any) -> results.Receipt:
         (receipt,) = results.report(
             self.holder, [results.Result(job.stage.id, job.attempt_id, job.number, status, **told)]
         )
@@ -279,7 +280,7 @@ def stages_of(run: Run) -> list[Stage]:
     return list(Stage.objects.filter(run=run).order_by("position"))
 
 
-def wire(job: leases.Job) -> dict[str, Any]:
+def wire(job: Job) -> dict[str, Any]:
     """A job of the engine as a worker gets it."""
     return job_body(job)
 
