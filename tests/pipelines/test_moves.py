@@ -128,7 +128,7 @@ def test_the_matrix_covers_every_stage_state() -> None:
     assert {state for state, _, _ in STANDS.values()} == set(StageState)
 
 
-# Actions: what is done, the name of the table's row, and where it does not apply either the code of the refusal or None,
+# Actions: what is done, the name of the table's row, and where it does not apply the code of the refusal or None,
 # which stands for "no refusal, and nothing changed".
 
 

@@ -1,0 +1,330 @@
+"""Drives the engine in PostgreSQL and the oracle side by side, and compares them after every step."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import transaction
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from approvals.transitions import decide_gate
+from pipelines import leases, results, sweeps
+from pipelines.access import Actor
+from pipelines.errors import Refusal
+from pipelines.models import Run, Stage
+from pipelines.sql import query
+from pipelines.transitions import cancel_run, pause_run, resume_run
+from recovery.transitions import retry_stage, skip_stage
+from tests.cast import Hand
+from tests.clock import Clock
+from tests.engine_model import oracle
+from tests.engine_model.invariants import assert_invariants
+
+# One tick of the oracle. Far longer than an example takes, so that real time passing moves nothing over a limit.
+TICK_SECONDS = 1000
+MOST_RUNS = 3
+
+Pick = tuple[int, int]  # which run and which stage, modulo how many there are
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> oracle.Run:
+    """A small graph with random options."""
+    size = draw(st.integers(1, 4))
+    ticks = st.none() | st.integers(1, 4)
+    stages = []
+    for position in range(size):
+        earlier = st.lists(st.integers(0, position - 1), unique=True, max_size=2) if position else st.just([])
+        stages.append(
+            oracle.Stage(
+                name=f"stage {position}",
+                needs=sorted(draw(earlier)),
+                bypass=draw(st.booleans()),
+                mode=draw(st.sampled_from(["none", "idempotent", "external"])),
+                gated=draw(st.sampled_from([None, None, "before", "after"])),
+                gate_ticks=draw(ticks),
+                max_retries=draw(st.integers(0, 2)),
+                interval=draw(st.integers(1, 2)),
+                max_recoveries=draw(st.integers(0, 2)),
+                timeout=draw(ticks),
+            )
+        )
+    if not any(stage.needs for stage in stages):
+        for position, stage in enumerate(stages):
+            stage.needs = [position - 1] if position else []
+    return oracle.Run(stages, deadline=draw(st.none() | st.integers(3, 12)))
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Subclassed by the test, which gives it a place, hands, people and a clock."""
+
+    start_run: Any
+    hands: list[Hand]
+    operator: Actor
+    application: Actor
+    clock: Clock
+    check_every = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._atomic = transaction.atomic()
+        self._atomic.__enter__()
+        self._clock_began = self.clock.shift
+        self.oracle = oracle.Oracle()
+        self.run_ids: list[uuid.UUID] = []
+        self.stage_ids: list[list[uuid.UUID]] = []
+        self.attempt_ids: dict[int, uuid.UUID] = {}  # by the oracle's attempt
+        self.steps = 0
+
+    def teardown(self) -> None:
+        try:
+            assert_invariants()
+        finally:
+            transaction.set_rollback(True)
+            self._atomic.__exit__(None, None, None)
+            self.clock.shift = self._clock_began
+
+    # runs and workers
+
+    @initialize(run=runs())
+    def begin(self, run: oracle.Run) -> None:
+        self._create(run)
+
+    @precondition(lambda self: len(self.run_ids) < MOST_RUNS)
+    @rule(run=runs())
+    def create(self, run: oracle.Run) -> None:
+        self._create(run)
+
+    @rule(session=st.integers(0, 1), limit=st.integers(1, 4), acquire=st.booleans())
+    def claim(self, session: int, limit: int, acquire: bool) -> None:
+        expected = {id(stage): (run, stage) for run, stage in self.oracle.claimable()}
+        overdue = any(run.is_past_deadline(self.oracle.now) and not run.ended for run in self.oracle.runs)
+        jobs = self.hands[session].pull(limit, acquire=acquire)
+        assert len(jobs) <= limit
+        assert overdue or len(jobs) == min(limit, len(expected))
+        for job in jobs:
+            run, stage = expected.pop(id(self._stage_of(job)))
+            self.oracle.claim(run, stage, session, acquire=acquire)
+            assert (job.number, job.stage.epoch) == (stage.current().number, stage.epoch)
+            self.attempt_ids[id(stage.current())] = job.attempt_id
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), session=st.integers(0, 1))
+    def acquire(self, pick: tuple[int, int, int], session: int) -> None:
+        for run, stage, attempt in self._attempt(pick):
+            lease = leases.acquire(self.hands[session].holder, self._stage_id(stage), self.attempt_ids[id(attempt)])
+            assert lease is not None
+            assert lease.acquired == self.oracle.acquire(run, stage, attempt, session)
+            assert lease.acquired == (lease.reason is None)
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), session=st.integers(0, 1))
+    def renew(self, pick: tuple[int, int, int], session: int) -> None:
+        for _, stage, attempt in self._attempt(pick):
+            (lease,) = leases.renew(
+                self.hands[session].holder, [(self._stage_id(stage), self.attempt_ids[id(attempt)])]
+            )
+            assert lease.acquired == self.oracle.renew(attempt, session)
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), session=st.integers(0, 1))
+    def release(self, pick: tuple[int, int, int], session: int) -> None:
+        for run, stage, attempt in self._attempt(pick):
+            with self._refused(self.oracle.release(run, stage, attempt, session)):
+                leases.release(self.hands[session].holder, self._stage_id(stage), self.attempt_ids[id(attempt)])
+
+    @rule(
+        pick=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)),
+        session=st.integers(0, 1),
+        how=st.sampled_from(["succeeded", "succeeded", "failed", "failed", "waiting"]),
+        code=st.sampled_from(["FOO", "FOO", "VALIDATION_ERROR"]),
+    )
+    def report(self, pick: tuple[int, int, int], session: int, how: str, code: str) -> None:
+        """Right, stale, repeated: whatever attempt the pick meets."""
+        for run, stage, attempt in self._attempt(pick):
+            self._report(run, stage, attempt, session, how, code)
+
+    @rule(how=st.sampled_from(["succeeded", "failed", "waiting"]))
+    def report_by_its_holder(self, how: str) -> None:
+        running = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.state == "running"]
+        for run, stage in running[:1]:
+            self._report(run, stage, stage.current(), stage.current().session, how, "FOO")
+
+    # time
+
+    @rule(ticks=st.integers(1, 3))
+    def let_time_pass(self, ticks: int) -> None:
+        self.clock.advance(ticks * TICK_SECONDS)
+        self.oracle.now += ticks
+
+    @rule()
+    def sweep(self) -> None:
+        sweeps.sweep()
+        self.oracle.sweep()
+
+    # people
+
+    @rule(pick=st.integers(0, 9), verb=st.sampled_from(["pause", "resume", "resume"]))
+    def steer(self, pick: int, verb: str) -> None:
+        run, run_id = self._run(pick)
+        act = {"pause": (self.oracle.pause, pause_run), "resume": (self.oracle.resume, resume_run)}[verb]
+        with self._refused(act[0](run)):
+            act[1](run_id, actor=self.operator)
+
+    @precondition(lambda self: self.steps > 15)
+    @rule(pick=st.integers(0, 9))
+    def cancel(self, pick: int) -> None:
+        run, run_id = self._run(pick)
+        with self._refused(self.oracle.cancel(run)):
+            cancel_run(run_id, actor=self.operator)
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9)), downstream=st.booleans())
+    def retry(self, pick: Pick, downstream: bool) -> None:
+        run, stage = self._stage(pick)
+        scope = "stage_and_downstream" if downstream else "stage"
+        with self._refused(self.oracle.retry(run, stage, downstream=downstream)):
+            retry_stage(
+                self._stage_id(stage), actor=self.operator, scope=scope, reason="again", acknowledge_effects=True
+            )
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+    def skip(self, pick: Pick) -> None:
+        run, stage = self._stage(pick)
+        with self._refused(self.oracle.skip(run, stage)):
+            skip_stage(self._stage_id(stage), actor=self.operator, reason="not needed")
+
+    @rule(
+        pick=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+        approved=st.sampled_from([True, True, False]),
+        reason=st.sampled_from(["", "because"]),
+    )
+    def decide(self, pick: Pick, approved: bool, reason: str) -> None:
+        waiting = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.state == "waiting"]
+        run, stage = waiting[0] if waiting and pick[0] % 2 else self._stage(pick)
+        with self._refused(self.oracle.decide(run, stage, approved=approved, reason=reason)):
+            decide_gate(self._stage_id(stage), actor=self.application, approved=approved, reason=reason)
+
+    # after every step
+
+    @invariant()
+    def agree(self) -> None:
+        self.steps += 1
+        assert self._engine_says() == self._oracle_says()
+        if self.steps % self.check_every == 0:
+            assert_invariants()
+
+    # below: how
+
+    def _create(self, run: oracle.Run) -> None:
+        made: Run = self.start_run(
+            *[declared(run, stage) for stage in run.stages],
+            deadline_seconds=None if run.deadline is None else run.deadline * TICK_SECONDS,
+        )
+        self.run_ids.append(made.id)
+        self.stage_ids.append(list(Stage.objects.filter(run=made).order_by("position").values_list("id", flat=True)))
+        self.oracle.create(run)
+
+    def _report(
+        self, run: oracle.Run, stage: oracle.Stage, attempt: oracle.Attempt, session: int, how: str, code: str
+    ) -> None:
+        told = results.Result(
+            self._stage_id(stage), self.attempt_ids[id(attempt)], attempt.number, how, error_code=code
+        )
+        expected = self.oracle.report(run, stage, attempt, session, how, code)
+        (receipt,) = results.report(self.hands[session].holder, [told])
+        assert (receipt.accepted, receipt.code) == (expected is None, expected)
+
+    @contextmanager
+    def _refused(self, expected: str | None) -> Iterator[None]:
+        code = None
+        try:
+            yield
+        except Refusal as refusal:
+            code = refusal.code
+        assert code == expected
+
+    def _run(self, pick: int) -> tuple[oracle.Run, uuid.UUID]:
+        index = pick % len(self.run_ids)
+        return self.oracle.runs[index], self.run_ids[index]
+
+    def _stage(self, pick: Pick) -> tuple[oracle.Run, oracle.Stage]:
+        run = self.oracle.runs[pick[0] % len(self.run_ids)]
+        return run, run.stages[pick[1] % len(run.stages)]
+
+    def _attempt(self, pick: tuple[int, int, int]) -> Iterator[tuple[oracle.Run, oracle.Stage, oracle.Attempt]]:
+        """One attempt, mostly a late one, of a stage that has any; none when there is none yet."""
+        tried = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.attempts]
+        if tried:
+            run, stage = tried[(pick[0] * 10 + pick[1]) % len(tried)]
+            yield run, stage, stage.attempts[-1 - pick[2] % len(stage.attempts)]
+
+    def _stage_of(self, job: leases.Job) -> oracle.Stage:
+        index = self.run_ids.index(job.run_id)
+        return self.oracle.runs[index].stages[job.stage.position]
+
+    def _stage_id(self, wanted: oracle.Stage) -> uuid.UUID:
+        for run, ids in zip(self.oracle.runs, self.stage_ids, strict=True):
+            for stage, stage_id in zip(run.stages, ids, strict=True):
+                if stage is wanted:
+                    return stage_id
+        raise LookupError(wanted.name)
+
+    def _engine_says(self) -> list[Any]:
+        rows = query(
+            """
+            SELECT r.id, r.status, r.paused, s.position, s.state, s.epoch, s.retry_count, s.recovery_count, s.stale,
+                (SELECT array_agg(a.state::text ORDER BY a.number) FROM pipelines_attempt a WHERE a.stage_id = s.id),
+                (SELECT array_agg(g.moment || ' ' || g.state ORDER BY g.opened_at, g.id) FROM pipelines_gate g
+                 WHERE g.stage_id = s.id),
+                EXISTS (SELECT FROM pipelines_deadletter d WHERE d.stage_id = s.id AND d.state = 'open')
+            FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id WHERE r.id = ANY(%s)
+            """,
+            [self.run_ids],
+        )
+        order = {run_id: index for index, run_id in enumerate(self.run_ids)}
+        return sorted(
+            (order[row[0]], row[3], row[1], row[2], *row[4:9], row[9] or [], row[10] or [], row[11]) for row in rows
+        )
+
+    def _oracle_says(self) -> list[Any]:
+        return [
+            (
+                index,
+                position,
+                run.status,
+                run.paused,
+                stage.state,
+                stage.epoch,
+                stage.retries,
+                stage.recoveries,
+                stage.stale,
+                [attempt.state for attempt in stage.attempts],
+                [f"{gate.moment} {gate.state}" for gate in stage.gates],
+                stage.dead,
+            )
+            for index, run in enumerate(self.oracle.runs)
+            for position, stage in enumerate(run.stages)
+        ]
+
+
+def declared(run: oracle.Run, stage: oracle.Stage) -> dict[str, Any]:
+    """The oracle's stage in the words of the engine."""
+    approval = None
+    if stage.gated:
+        approval = {"when": stage.gated}
+        if stage.gate_ticks:
+            approval["expires_in"] = stage.gate_ticks * TICK_SECONDS
+    options: dict[str, Any] = {"max_recoveries": stage.max_recoveries}
+    if stage.max_retries:
+        options |= {"max_retries": stage.max_retries, "retry_interval": stage.interval * TICK_SECONDS}
+    if stage.timeout:
+        options["timeout"] = stage.timeout * TICK_SECONDS
+    return {
+        "name": stage.name,
+        "depends_on": [run.stages[position].name for position in stage.needs] or None,
+        "run_next_if_failed": stage.bypass,
+        "effect_mode": stage.mode,
+        "approval": approval,
+        "options": options,
+    }

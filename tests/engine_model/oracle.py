@@ -1,0 +1,399 @@
+"""What the engine should do, written a second time from model.md alone: plain objects, no database, no batches.
+
+Time is counted in whole ticks. Every verb returns the code of its refusal, or None when it was carried out; a refused
+verb leaves everything as it was. The state machine test drives this and the engine side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LEASE, VISIBILITY = 2, 1  # ticks
+TERMINAL_CODES = ("VALIDATION_ERROR",)
+ENDED = ("completed", "failed", "skipped", "cancelled")
+
+
+@dataclass
+class Attempt:
+    number: int
+    epoch: int
+    session: int
+    state: str
+    expires: int
+    times_out: int | None = None
+    told: object = None  # the result that ended it
+
+
+@dataclass
+class Gate:
+    moment: str
+    epoch: int
+    expires: int | None
+    state: str = "open"
+    reason: str = ""
+
+
+@dataclass
+class Stage:
+    name: str
+    needs: list[int]
+    bypass: bool = False
+    mode: str = "idempotent"
+    gated: str | None = None
+    gate_ticks: int | None = None
+    max_retries: int = 0
+    interval: int = 1
+    max_recoveries: int = 3
+    timeout: int | None = None
+    state: str = "pending"
+    epoch: int = 1
+    retries: int = 0
+    recoveries: int = 0
+    due: int | None = None
+    stale: bool = False
+    dead: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
+    gates: list[Gate] = field(default_factory=list)
+
+    @property
+    def satisfied(self) -> bool:
+        return self.state in ("completed", "skipped") or (self.state == "failed" and self.bypass)
+
+    def current(self) -> Attempt:
+        return self.attempts[-1]
+
+    def gate(self) -> Gate | None:
+        """The newest gate of this epoch."""
+        return next((gate for gate in reversed(self.gates) if gate.epoch == self.epoch), None)
+
+    def was(self, state: str, moment: str | None = None) -> bool:
+        return any(
+            gate.state == state and gate.epoch == self.epoch and moment in (None, gate.moment) for gate in self.gates
+        )
+
+
+def implied_status(stages: list[tuple[str, bool]], *, started: bool, paused: bool) -> str:
+    """A run's status from its stages' (state, run_next_if_failed), in the order of the model: ended, then pausing or
+    paused > blocked > running > waiting > queued."""
+    states = [state for state, _ in stages]
+    active = "dispatched" in states or "running" in states
+    left = {"ready", "retry_scheduled", "waiting", "needs_reconciliation"} & set(states)
+    if not active and not left:
+        good = all(state in ("completed", "skipped") or (state == "failed" and bypass) for state, bypass in stages)
+        return "completed" if good else "failed"
+    if paused:
+        return "pausing" if active else "paused"
+    if "needs_reconciliation" in states:
+        return "blocked"
+    if active:
+        return "running"
+    if "ready" in states:
+        return "running" if started else "queued"
+    return "waiting"
+
+
+@dataclass
+class Run:
+    stages: list[Stage]
+    deadline: int | None = None
+    status: str = "queued"
+    started: bool = False
+    paused: bool = False
+    overrun: bool = False  # ended by its deadline
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ("completed", "failed", "cancelled")
+
+    def is_past_deadline(self, now: int) -> bool:
+        return self.deadline is not None and now >= self.deadline
+
+
+class Oracle:
+    def __init__(self) -> None:
+        self.now = 0
+        self.runs: list[Run] = []
+
+    def create(self, run: Run) -> None:
+        if run.deadline is not None:
+            run.deadline += self.now
+        self.runs.append(run)
+        self._settle(run)
+
+    # workers
+
+    def claimable(self) -> list[tuple[Run, Stage]]:
+        return [
+            (run, stage)
+            for run in self.runs
+            for stage in run.stages
+            if not run.paused and not run.ended and not run.is_past_deadline(self.now)
+            if stage.state == "ready" or (stage.state == "retry_scheduled" and (stage.due or 0) <= self.now)
+        ]
+
+    def claim(self, run: Run, stage: Stage, session: int, *, acquire: bool) -> None:
+        attempt = Attempt(len(stage.attempts) + 1, stage.epoch, session, "dispatched", self.now + VISIBILITY)
+        stage.attempts.append(attempt)
+        stage.state, run.started = "dispatched", True
+        if acquire:
+            self._start(stage, attempt, session)
+        self._settle(run)
+
+    def acquire(self, run: Run, stage: Stage, attempt: Attempt, session: int) -> bool:
+        if run.ended or run.is_past_deadline(self.now) or attempt.expires <= self.now:
+            return False
+        if attempt.state == "dispatched":
+            self._start(stage, attempt, session)
+            self._settle(run)
+            return True
+        return attempt.state == "running" and attempt.session == session
+
+    def renew(self, attempt: Attempt, session: int) -> bool:
+        if not self._holds(attempt, session):
+            return False
+        attempt.expires = self.now + LEASE
+        return True
+
+    def release(self, run: Run, stage: Stage, attempt: Attempt, session: int) -> str | None:
+        if attempt.state == "released" and attempt.session == session:
+            return None
+        if not self._holds(attempt, session):
+            return "stale_execution"
+        attempt.state, stage.state, stage.due = "released", "ready", self.now
+        self._settle(run)
+        return None
+
+    def report(self, run: Run, stage: Stage, attempt: Attempt, session: int, how: str, code: str) -> str | None:
+        told = (how, code)
+        if attempt.told == told and attempt.session == session:
+            self._end_if_overdue(run)
+            return None
+        self._end_if_overdue(run)
+        if not self._holds(attempt, session):
+            return "stale_execution"
+        attempt.told = told
+        if how == "failed":
+            self._fail(stage, attempt, code, "failed")
+        elif how == "waiting" or stage.gated == "after":
+            attempt.state = "waiting" if how == "waiting" else "succeeded"
+            stage.state, stage.stale = "waiting", False
+            self._open_gate(stage, "after")
+        else:
+            attempt.state, stage.state, stage.stale = "succeeded", "completed", False
+        self._settle(run)
+        return None
+
+    # time
+
+    def sweep(self) -> None:
+        for run in self.runs:
+            self._end_if_overdue(run)
+        for end in (self._expire_lease, self._return_undelivered, self._time_out, self._expire_gate):
+            for run in self.runs:
+                for stage in run.stages:
+                    end(stage)
+                self._settle(run)
+
+    # people
+
+    def pause(self, run: Run) -> str | None:
+        if run.status not in ("queued", "running", "waiting", "blocked"):
+            return self._refusal(run)
+        run.paused = True
+        for stage in run.stages:
+            if stage.state == "dispatched":
+                stage.current().state, stage.state, stage.due = "released", "ready", self.now
+        self._settle(run)
+        return None
+
+    def resume(self, run: Run) -> str | None:
+        if run.status not in ("pausing", "paused"):
+            return self._refusal(run)
+        run.paused = False
+        self._settle(run)
+        return None
+
+    def cancel(self, run: Run) -> str | None:
+        if run.status == "cancelled":
+            return None
+        if run.ended:
+            return self._refusal(run)
+        self._end(run, "cancelled")
+        return None
+
+    def retry(self, run: Run, stage: Stage, *, downstream: bool) -> str | None:
+        refusal = self._closed(run)
+        if refusal:
+            return refusal
+        if stage.state == "needs_reconciliation":
+            return "needs_reconciliation"
+        if stage.was("rejected"):
+            return "gate_denied"
+        if stage.state not in ("failed", "completed", "skipped"):
+            return "stage_state_invalid"
+        later = self._behind(run, stage)
+        for other in later if downstream else ():
+            if other.state in ("dispatched", "running", "waiting"):
+                return "stage_state_invalid"
+            if other.state == "needs_reconciliation":
+                return "needs_reconciliation"
+            if other.was("rejected"):
+                return "gate_denied"
+        for other in later:
+            if other.state in ("ready", "retry_scheduled"):
+                other.state = "pending"
+            elif downstream and other.state in ENDED:
+                self._new_epoch(other)
+            elif not downstream and other.state == "waiting" and self._open(other).moment == "before":
+                self._open(other).state, other.state = "cancelled", "pending"
+            elif other.state != "pending":
+                other.stale = True
+        self._new_epoch(stage)
+        self._settle(run)
+        return None
+
+    def skip(self, run: Run, stage: Stage) -> str | None:
+        refusal = self._closed(run)
+        if refusal:
+            return refusal
+        if stage.was("rejected"):
+            return "gate_denied"
+        if stage.state not in ("pending", "ready", "retry_scheduled", "failed", "needs_reconciliation"):
+            return "stage_state_invalid"
+        stage.state, stage.dead = "skipped", False
+        self._settle(run)
+        return None
+
+    def decide(self, run: Run, stage: Stage, *, approved: bool, reason: str) -> str | None:
+        gate = stage.gate()
+        verdict = "approved" if approved else "rejected"
+        if gate is not None and gate.state in ("approved", "rejected"):
+            return None if (gate.state, gate.reason) == (verdict, reason) else "gate_decision_conflict"
+        if run.overrun or run.is_past_deadline(self.now):
+            return "deadline_exceeded"
+        if run.status == "cancelled":
+            return "execution_state_invalid"
+        if gate is None or gate.state == "cancelled":
+            return "stage_state_invalid"
+        if gate.state == "expired" or (gate.expires is not None and gate.expires <= self.now):
+            return "approval_stale"
+        gate.state, gate.reason = verdict, reason
+        if not approved:
+            stage.state = "failed"
+        elif gate.moment == "after":
+            stage.state = "completed"
+        else:
+            stage.state, stage.due = "ready", self.now
+        self._settle(run)
+        return None
+
+    # below: how
+
+    def _holds(self, attempt: Attempt, session: int) -> bool:
+        return attempt.state == "running" and attempt.session == session and attempt.expires > self.now
+
+    def _start(self, stage: Stage, attempt: Attempt, session: int) -> None:
+        attempt.state, attempt.session, attempt.expires = "running", session, self.now + LEASE
+        attempt.times_out = None if stage.timeout is None else self.now + stage.timeout
+        stage.state = "running"
+
+    def _fail(self, stage: Stage, attempt: Attempt, code: str, state: str) -> None:
+        attempt.state = state
+        if code not in TERMINAL_CODES and stage.retries < stage.max_retries:
+            stage.state, stage.retries, stage.due = "retry_scheduled", stage.retries + 1, self.now + stage.interval
+        else:
+            stage.state, stage.dead = "failed", True
+
+    def _recover(self, stage: Stage) -> None:
+        if stage.recoveries >= stage.max_recoveries:
+            stage.state, stage.dead = "failed", True
+        else:
+            stage.state, stage.recoveries, stage.due = "ready", stage.recoveries + 1, self.now
+
+    def _expire_lease(self, stage: Stage) -> None:
+        if stage.state == "running" and stage.current().expires <= self.now:
+            stage.current().state = "lost"
+            if stage.mode == "external":
+                stage.state = "needs_reconciliation"
+            else:
+                self._recover(stage)
+
+    def _return_undelivered(self, stage: Stage) -> None:
+        if stage.state == "dispatched" and stage.current().expires <= self.now:
+            stage.current().state = "undelivered"
+            self._recover(stage)
+
+    def _time_out(self, stage: Stage) -> None:
+        if stage.state != "running":
+            return
+        attempt = stage.current()
+        if attempt.times_out is not None and attempt.times_out <= self.now:
+            if stage.mode == "external":
+                attempt.state, stage.state = "timed_out", "needs_reconciliation"
+            else:
+                self._fail(stage, attempt, "TIMEOUT", "timed_out")
+
+    def _expire_gate(self, stage: Stage) -> None:
+        gate = stage.gates[-1] if stage.gates else None
+        if gate is not None and gate.state == "open" and gate.expires is not None and gate.expires <= self.now:
+            gate.state, stage.state = "expired", "failed"
+
+    def _open_gate(self, stage: Stage, moment: str) -> None:
+        expires = None if stage.gated is None or stage.gate_ticks is None else self.now + stage.gate_ticks
+        stage.gates.append(Gate(moment, stage.epoch, expires))
+
+    def _open(self, stage: Stage) -> Gate:
+        return next(gate for gate in stage.gates if gate.state == "open")
+
+    def _new_epoch(self, stage: Stage) -> None:
+        stage.state, stage.epoch, stage.retries, stage.recoveries = "pending", stage.epoch + 1, 0, 0
+        stage.stale = stage.dead = False
+
+    def _behind(self, run: Run, stage: Stage) -> list[Stage]:
+        found = [stage]
+        for _ in run.stages:
+            found += [
+                other
+                for other in run.stages
+                if other not in found and any(run.stages[position] in found for position in other.needs)
+            ]
+        return [other for other in run.stages if other in found and other is not stage]
+
+    def _refusal(self, run: Run) -> str:
+        return "deadline_exceeded" if run.overrun else "execution_state_invalid"
+
+    def _closed(self, run: Run) -> str | None:
+        if run.status == "cancelled":
+            return "execution_state_invalid"
+        return "deadline_exceeded" if run.overrun or run.is_past_deadline(self.now) else None
+
+    def _end_if_overdue(self, run: Run) -> None:
+        if not run.ended and run.is_past_deadline(self.now):
+            run.overrun = True
+            self._end(run, "failed")
+
+    def _end(self, run: Run, status: str) -> None:
+        for stage in run.stages:
+            if stage.state in ("dispatched", "running"):
+                stage.current().state = "fenced"
+            if stage.state == "waiting":
+                self._open(stage).state = "cancelled"
+            if stage.state not in ENDED:
+                stage.state = "cancelled"
+            stage.dead = False
+        run.status, run.paused = status, False
+
+    def _settle(self, run: Run) -> None:
+        if run.status == "cancelled" or run.overrun:
+            return
+        for stage in run.stages:
+            if stage.state == "pending" and all(run.stages[position].satisfied for position in stage.needs):
+                if stage.gated == "before" and not stage.was("approved", "before"):
+                    stage.state = "waiting"
+                    self._open_gate(stage, "before")
+                else:
+                    stage.state, stage.due = "ready", self.now
+        facts = [(stage.state, stage.bypass) for stage in run.stages]
+        run.status = implied_status(facts, started=run.started, paused=run.paused)
+        if run.ended:
+            run.paused = False
