@@ -106,7 +106,12 @@ VARIABLES = (
         0,
         36_500,
     ),
-    Variable("RECOURSE_HANDLERS", "", "Modules with Python handlers for the Celery executor, separated by commas."),
+    Variable(
+        "RECOURSE_HANDLERS",
+        "",
+        "Modules with Python handlers for the Celery executor, separated by commas; `module@workspace/application` "
+        "limits a module to one application. `up` adds those of the samples.",
+    ),
     Variable("RECOURSE_WEB_PROCESSES", "2", "Web server processes.", 1, 64),
     Variable("RECOURSE_WEB_THREADS", "16", "Threads of one web process.", 2, 1000),
     Variable("RECOURSE_DATABASE_POOL", "16", "Database connections that one web process may hold at once.", 2, 1000),
