@@ -42,7 +42,7 @@ Web = tuple[str, subprocess.Popen[bytes]]
 @pytest.fixture(scope="module")
 def web(django_db_setup: None) -> Iterator[Web]:
     """A console whose workers renew every second."""
-    with web_server(url_of_test_database(), RECOURSE_LEASE_SECONDS="60", RECOURSE_RENEW_SECONDS="1") as started:
+    with web_server(url_of_test_database("sdk"), RECOURSE_LEASE_SECONDS="60", RECOURSE_RENEW_SECONDS="1") as started:
         yield started
 
 

@@ -165,6 +165,13 @@ def test_wrong_options_end_the_command_with_a_sentence(spawn: Spawn) -> None:
     assert process.stderr.read() == "recourse.worker: No module named 'no'\n"
 
 
+def test_a_variable_that_is_no_number_ends_the_command_with_a_sentence(spawn: Spawn) -> None:
+    process = spawn("http://127.0.0.1:1", RECOURSE_WORKER_CONCURRENCY="many")
+    assert process.wait(20) == 2
+    assert process.stderr is not None
+    assert "--concurrency: invalid int value: 'many'" in process.stderr.read()
+
+
 def test_the_old_name_of_the_key_variable_is_enough(server: ProtocolServer, spawn: Spawn) -> None:
     """P10."""
     stage = server.add_stage("Quick")

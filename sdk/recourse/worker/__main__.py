@@ -30,7 +30,7 @@ running handlers finish for --drain-seconds, gives back what does not, delivers 
 
 EPILOG = """\
 environment: RECOURSE_API_KEY (or PIPELOGIQ_API_KEY) the application's key, never given on the command line;
-RECOURSE_URL, RECOURSE_HANDLERS, RECOURSE_WORKER_NAME, RECOURSE_CONCURRENCY stand in for the options of these names.
+RECOURSE_URL, RECOURSE_WORKER_HANDLERS, RECOURSE_WORKER_NAME, RECOURSE_WORKER_CONCURRENCY stand in for options.
 exit status: 0 ended in order, 2 wrong options or no handlers, 3 the server refused the key or the handlers.
 """
 
@@ -71,13 +71,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--handlers", default=env("RECOURSE_HANDLERS", ""), help="modules to import, separated by commas")
+    add("--handlers", default=env("RECOURSE_WORKER_HANDLERS", ""), help="modules to import, separated by commas")
     add("--url", default=None, help="the console's address (RECOURSE_URL, else http://localhost:8000)")
     add("--name", default=env("RECOURSE_WORKER_NAME"), help="shown on the workers screen (host and process id)")
     add(
         "--concurrency",
         type=int,
-        default=int(env("RECOURSE_CONCURRENCY", "16")),
+        default=env("RECOURSE_WORKER_CONCURRENCY", "16"),
         help="attempts that run at once (16)",
     )
     add("--prefetch", type=int, default=0, help="further jobs to hold ready, for very short handlers only (0)")
