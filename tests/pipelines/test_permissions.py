@@ -1,0 +1,250 @@
+"""Who may do what through `/v1`: every route of the URL map, every method, every role (model §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from pipelines import catalog, releases
+from pipelines.access import CAPABILITIES
+from pipelines.models import Application, AuditEvent, DeadLetter, Environment, Role, Run, Stage
+from pipelines.operations_endpoint import OperationsEndpoint
+from tests.cast import Api, Hand, Person, stages_of
+
+# The table of model §5, route by route. A route that is not here fails the tests: decide who may, then write it down.
+VIEWERS = {"viewer", "operator", "approver", "release_manager", "admin"}
+OPERATORS = {"operator", "release_manager", "admin"}
+RELEASERS = {"release_manager", "admin"}
+ADMINS = {"admin"}
+ROUTES: dict[tuple[str, str], set[str]] = {
+    ("GET", "executions"): VIEWERS,
+    ("GET", "executions/<str:execution_id>"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/stages"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/attempts"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/timeline"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/blockers"): VIEWERS,
+    ("POST", "executions/<str:execution_id>/pause"): OPERATORS,
+    ("POST", "executions/<str:execution_id>/resume"): OPERATORS,
+    ("POST", "executions/<str:execution_id>/cancel"): OPERATORS,
+    ("GET", "stages/<str:stage_id>/policies"): VIEWERS,
+    ("POST", "stages/<str:stage_id>/retry"): OPERATORS,
+    ("POST", "stages/<str:stage_id>/skip"): OPERATORS,
+    ("GET", "environments"): VIEWERS,
+    ("POST", "environments"): ADMINS,
+    ("GET", "applications"): VIEWERS,
+    ("POST", "applications"): ADMINS,
+    ("PATCH", "applications/<str:application_id>"): ADMINS,
+    ("GET", "pipelines"): VIEWERS,
+    ("POST", "pipelines"): RELEASERS,
+    ("GET", "releases"): VIEWERS,
+    ("POST", "releases"): RELEASERS,
+    ("GET", "releases/<str:release_id>"): VIEWERS,
+    ("POST", "releases/<str:release_id>/activate"): RELEASERS,
+    ("GET", "policies"): VIEWERS,
+    ("POST", "policies"): ADMINS,
+    ("PATCH", "policies/<str:policy_id>"): ADMINS,
+    ("GET", "audit-events"): VIEWERS,
+    ("GET", "workers"): VIEWERS,
+    ("GET", "operations"): VIEWERS,
+    ("GET", "dead-letters"): VIEWERS,
+    ("POST", "dead-letters/<str:letter_id>/acknowledge"): OPERATORS,
+    ("POST", "dead-letters/<str:letter_id>/redrive"): OPERATORS,
+    ("POST", "dead-letters/<str:letter_id>/discard"): OPERATORS,
+}
+FOR_EVERYBODY = {"schema", "docs"}  # they tell what the API looks like and nothing of anybody
+FOR_KEYS = {
+    route for method, route in ROUTES if method == "GET" and route.partition("/")[0] in ("executions", "stages")
+} | {"operations", "dead-letters"}
+
+AsPerson = Callable[[Person], Api]
+
+
+def routes_of_v1() -> Iterator[tuple[str, Any]]:
+    """Every route under `/v1` with its view class, or None for a plain function."""
+    waiting: list[tuple[str, URLPattern | URLResolver]] = [("", one) for one in get_resolver().url_patterns]
+    while waiting:
+        prefix, one = waiting.pop()
+        route = prefix + str(one.pattern)
+        if isinstance(one, URLResolver):
+            waiting += [(route, inner) for inner in one.url_patterns]
+        elif route.startswith("v1/"):
+            yield route.removeprefix("v1/"), getattr(one.callback, "view_class", None)
+
+
+def test_every_route_of_the_map_has_a_rule() -> None:
+    """F142: a route without one fails here, and one that is gone too."""
+    found = set()
+    for route, view in routes_of_v1():
+        if route in FOR_EVERYBODY:
+            continue
+        assert view is not None, f"{route} is no OperationsEndpoint"
+        assert issubclass(view, OperationsEndpoint), f"{route} is no OperationsEndpoint"
+        answered = {method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if hasattr(view, method.lower())}
+        assert answered == set(view.access), f"{route} answers {answered} and has rules for {set(view.access)}"
+        found |= {(method, route) for method in view.access}
+        for method in answered - {"GET"}:
+            assert view.actions[method], f"{method} {route} has no name for the audit"
+            assert view.bodies[method] is not None, f"{method} {route} has no shape"
+    assert found == set(ROUTES)
+
+
+def test_the_rules_are_those_of_the_model() -> None:
+    for route, view in routes_of_v1():
+        if route not in FOR_EVERYBODY:
+            for method, capability in view.access.items():
+                assert set(CAPABILITIES[capability]) == ROUTES[method, route], f"{method} {route}"
+            assert view.for_key == (route in FOR_KEYS), route
+
+
+@pytest.fixture
+def things(
+    start_run: Callable[..., Run],
+    hand: Hand,
+    people: dict[str, Person],
+    application: Application,
+    environment: Environment,
+) -> dict[str, str]:
+    """One of each thing that a path may name, by the name of its parameter."""
+    run = start_run("first")
+    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
+    admin = people["admin"].actor
+    pipeline, _ = catalog.save_pipeline(actor=admin, slug="nightly", name="Nightly")
+    definition = {"slug": "nightly", "name": "Nightly", "stages": [{"name": "a", "handler": "Handler"}]}
+    release, _ = releases.register_release(
+        actor=admin, pipeline=pipeline, environment=environment, definition=definition, activate=False
+    )
+    policy = catalog.add_policy(
+        actor=admin, name="calm", kind="timeout", match={}, rule={"seconds": 5}, status="paused"
+    )
+    return {
+        "execution_id": str(run.id),
+        "stage_id": str(stages_of(run)[0].id),
+        "letter_id": str(DeadLetter.objects.get().id),
+        "application_id": str(application.id),
+        "release_id": str(release.id),
+        "policy_id": str(policy.id),
+    }
+
+
+def path_of(route: str, things: dict[str, str]) -> str:
+    for name, found in things.items():
+        route = route.replace(f"<str:{name}>", found)
+    assert "<" not in route
+    return f"/v1/{route}"
+
+
+def call(client: Api, method: str, path: str, body: Any = None) -> Any:
+    return client.get(path) if method == "GET" else getattr(client, method.lower())(path, body or {})
+
+
+@pytest.mark.parametrize(("method", "route"), sorted(ROUTES))
+def test_each_role_is_let_in_or_refused_as_the_table_says(
+    method: str, route: str, things: dict[str, str], people: dict[str, Person], as_person: AsPerson
+) -> None:
+    """Model §5, F145: a refusal says which right is missing and is in the audit; it changes nothing."""
+    before = list(Stage.objects.values_list("id", "state", "epoch"))
+    for role in Role.values:
+        # a body that no shape takes: who may is told 400, who may not 403, and nobody's call goes through here
+        answer = call(as_person(people[role]), method, path_of(route, things), {"no such field": 1})
+        denied = AuditEvent.objects.filter(outcome="denied", user=people[role].user)
+        if role in ROUTES[method, route]:
+            assert answer.status_code == (200 if method == "GET" else 400), answer.content
+            assert not denied.exists()
+        else:
+            assert answer.status_code == 403
+            assert answer.json()["code"] == "permission_denied"
+            assert "needs one of" in answer.json()["detail"]
+            event = denied.get()
+            assert (event.code, event.channel, event.actor) == ("permission_denied", "api", people[role].user.username)
+            assert event.action, "the audit names what was tried"
+            if "execution_id" in route or "letter_id" in route or "stage_id" in route:
+                assert str(event.run) == things["execution_id"]
+    assert list(Stage.objects.values_list("id", "state", "epoch")) == before
+
+
+@pytest.mark.parametrize(("method", "route"), sorted(route for route in ROUTES if "<" in route[1]))
+def test_another_workspaces_ids_are_not_found(
+    method: str, route: str, things: dict[str, str], outsider: Person, as_person: AsPerson
+) -> None:
+    """I16, F151: an admin elsewhere is told 404, whatever the body says, and nothing changes."""
+    before = list(Stage.objects.values_list("id", "state", "epoch"))
+    answer = call(as_person(outsider), method, path_of(route, things), {"no such field": 1})
+    assert answer.status_code == 404
+    assert answer.json()["code"] == "not_found"
+    assert list(Stage.objects.values_list("id", "state", "epoch")) == before
+    tried = AuditEvent.objects.filter(workspace=outsider.actor.workspace_id)
+    assert [(event.outcome, event.code) for event in tried] == ([] if method == "GET" else [("failed", "not_found")])
+
+
+@pytest.mark.parametrize(("method", "route"), sorted(ROUTES))
+def test_without_a_name_nothing_is_answered(method: str, route: str, things: dict[str, str]) -> None:
+    for headers in ({}, {"Authorization": "Bearer rt_nobody"}, {"Authorization": "Basic x"}, {"X-API-Key": "rk_none"}):
+        answer = call(Api(headers), method, path_of(route, things))
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert answer.json()["code"] == "unauthorized"
+
+
+@pytest.mark.parametrize(("method", "route"), sorted(ROUTES))
+def test_an_applications_key_only_reads_its_own_runs(
+    method: str, route: str, things: dict[str, str], api: Api, sibling_key: str
+) -> None:
+    """Contract §3: X-API-Key on GET routes for its own runs; another application's run is 404 (I16)."""
+    answer = call(api, method, path_of(route, things))
+    if method == "GET" and route in FOR_KEYS:
+        assert answer.status_code == 200
+        if "<" in route:
+            assert Api({"X-API-Key": sibling_key}).get(path_of(route, things)).status_code == 404
+    else:
+        assert answer.status_code == 403
+        assert answer.json()["code"] == "permission_denied"
+
+
+def test_a_token_stops_with_its_owners_membership(
+    people: dict[str, Person], as_person: AsPerson, workspace: Any
+) -> None:
+    """F150's sibling: the right is looked at now, not when the token was made."""
+    client = as_person(people["operator"])
+    assert client.get("/v1/executions").status_code == 200
+    workspace.members.filter(user=people["operator"].user).delete()
+    assert client.get("/v1/executions").status_code == 401
+
+
+def test_a_log_in_acts_in_the_workspace_it_names(
+    people: dict[str, Person], other_workspace: Any, start_run: Callable[..., Run]
+) -> None:
+    """Contract §3: X-Workspace or ?workspace= when there are several; one that is not theirs is 404; CSRF holds."""
+    user, run = people["operator"].user, start_run("first")
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    assert client.get("/v1/executions").status_code == 200
+    assert client.get("/v1/executions?workspace=globex").status_code == 404
+    other_workspace.members.create(user=user, role="viewer")
+    several = client.get("/v1/executions")
+    assert several.status_code == 400
+    assert "acme" in several.json()["errors"]["workspace"][0]
+    named = client.get("/v1/executions", headers={"X-Workspace": "acme"}).json()["results"]
+    assert [item["execution_id"] for item in named] == [str(run.id)]
+    assert client.get("/v1/executions?workspace=globex").json()["results"] == []
+    forged = client.post(
+        f"/v1/executions/{run.id}/pause", b"{}", content_type="application/json", headers={"X-Workspace": "acme"}
+    )
+    assert forged.status_code == 403
+    assert "CSRF" in forged.json()["detail"]
+    assert Run.objects.get(id=run.id).status == "queued"
+
+
+def test_a_superuser_has_no_rights_where_they_are_no_member(
+    people: dict[str, Person], start_run: Callable[..., Run]
+) -> None:
+    """Model §5."""
+    start_run("first")
+    client = Client()
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    assert client.get("/v1/executions").status_code == 403
+    assert client.get("/v1/executions?workspace=acme").status_code == 404
