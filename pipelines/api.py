@@ -12,6 +12,7 @@ from drf_spectacular.utils import extend_schema
 from pipelines.authentication import actor_of, place_of
 from pipelines.creation import Intent, create_run, find_by_key
 from pipelines.endpoints import Endpoint, answer, not_found
+from pipelines.errors import Refusal
 from pipelines.keys import KeyHolder
 from pipelines.serializers import Cancellation, Creation, IdempotentRunIntent, Lookup, PipelineView, Reason, RunIntent
 from pipelines.transitions import cancel_run
@@ -24,6 +25,10 @@ class CreateIdempotently(Endpoint):
     """Creates a run, safe to repeat: the same key with the same request always finds the one run (P7, P18–P21)."""
 
     body = IdempotentRunIntent
+
+    def about(self, refusal: Refusal) -> dict[str, Any]:
+        """Whether the key is taken: only by another request; any other refusal leaves it free (F127)."""
+        return {"keyUsed": refusal.code == "idempotency_conflict"}
 
     @extend_schema(request=IdempotentRunIntent, responses={201: Creation, 200: Creation})
     def post(self, key: KeyHolder, body: dict[str, Any]) -> HttpResponse:

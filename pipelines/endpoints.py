@@ -40,10 +40,16 @@ class Endpoint(APIView):
         try:
             return self._answer(request, names)
         except Exception as error:
+            if isinstance(error, Refusal):
+                error.extra.update(self.about(error))
             answered = self.get_exception_handler()(error, {"view": self, "request": request})
             if answered is None:
                 raise
             return answered
+
+    def about(self, refusal: Refusal) -> dict[str, Any]:
+        """What this route adds to the body of a refusal."""
+        return {}
 
     def authenticate(self, request: HttpRequest) -> tuple[Any, uuid.UUID, uuid.UUID]:
         """Who calls, and the application and environment whose things they may see."""

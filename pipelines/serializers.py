@@ -290,8 +290,8 @@ class StageView(Camel):
 
 
 class Failure(Camel):
-    code = Text()
-    message = Text()
+    code = Text(blank=True)
+    message = Text(blank=True)
     stage_id = Identifier(allow_null=True)
 
 
@@ -418,12 +418,15 @@ class Accepted(Camel):
 
 
 class ResultReceipt(Camel):
+    spelling = {"errors_": "errors"}  # the bare name is DRF's own
+
     stage_id = Text(allow_null=True)
     execution_id = Text(allow_null=True)
     accepted = Flag()
     stage_status = OneOf(StageState.values, required=False)
     code = Text(required=False)
     detail = Text(required=False)
+    errors_ = serializers.DictField(child=ListOf(child=Text()), required=False, source="errors")
 
 
 class ResultReceipts(Camel):
@@ -436,18 +439,3 @@ class Acknowledged(Camel):
 
 class Noted(Camel):
     accepted = Flag()
-
-
-class Problem(Shape):
-    """Every error: application/problem+json (RFC 9457)."""
-
-    spelling = {"errors_": "errors"}  # the bare name is DRF's own
-
-    type = Text()
-    title = Text()
-    status = Whole(min_value=400, max_value=599)
-    detail = Text()
-    code = Text()
-    errors_ = serializers.DictField(
-        child=serializers.ListField(child=serializers.CharField()), required=False, source="errors"
-    )
