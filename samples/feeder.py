@@ -10,7 +10,6 @@ import logging
 import threading
 from datetime import date, timedelta
 from http.client import HTTPException
-from pathlib import Path
 
 from recourse import ApiError, IdempotencyConflict, OutcomeUnknown, SyncClient
 
@@ -24,11 +23,6 @@ RETRY_SECONDS = 3.0
 WAIT_SECONDS = 1.0
 
 log = logging.getLogger("samples.feeder")
-
-
-def position_file() -> Path:
-    """How many days back from which newest day there are runs already. Losing it costs requests, nothing else."""
-    return places.directory() / "feed.json"
 
 
 def feed(client: SyncClient, stopping: threading.Event) -> None:
@@ -48,7 +42,7 @@ def feed(client: SyncClient, stopping: threading.Event) -> None:
             stopping.wait(RETRY_SECONDS)
             continue
         fed += 1
-        places.write(position_file(), json.dumps({"newest": newest.isoformat(), "fed": fed}))
+        places.write(places.position_file(), json.dumps({"newest": newest.isoformat(), "fed": fed}))
         if fed >= FIRST_DAYS:
             stopping.wait(PAUSE_SECONDS)
 
@@ -78,7 +72,7 @@ def _newest(stopping: threading.Event) -> date | None:
 
 def _fed(newest: date) -> int:
     try:
-        position = json.loads(position_file().read_text())
+        position = json.loads(places.position_file().read_text())
     except (FileNotFoundError, ValueError):
         return 0
     return position["fed"] if position["newest"] == newest.isoformat() else 0

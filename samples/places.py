@@ -24,6 +24,11 @@ def key_file(application: str) -> Path:
     return directory() / f"{application}.key"
 
 
+def position_file() -> Path:
+    """How many days back from which newest day there are runs already. Losing it costs requests, nothing else."""
+    return directory() / "feed.json"
+
+
 def write(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Put `text` in `path` so that a reader sees the old text or the new one, never a part."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -12,6 +12,7 @@ import io
 import zipfile
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from samples.local_http import Answer, Faults, Request
 
@@ -49,7 +50,12 @@ class RatesService:
         if day.isoformat() not in self._lines:
             detail = f"The European Central Bank published no reference rates on {day:%A} {day.isoformat()}."
             return Answer.problem(404, "no_rates_published", detail)
-        found = {"date": day.isoformat(), "base": BASE, "rates": self._rates(day.isoformat()), "previous": None}
+        found: dict[str, Any] = {
+            "date": day.isoformat(),
+            "base": BASE,
+            "rates": self._rates(day.isoformat()),
+            "previous": None,
+        }
         before = self._before.get(day.isoformat())
         if before:
             found["previous"] = {"date": before, "rates": self._rates(before)}

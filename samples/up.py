@@ -11,9 +11,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from samples import places
+
+if TYPE_CHECKING:
+    # Named only: the supervisor reads this module, and the samples' own processes need no Django.
+    from config.supervisor import Service
+    from pipelines.access import Actor
+    from pipelines.models import Environment
 
 WORKSPACE = "samples"
 ENVIRONMENT = "development"
@@ -42,12 +48,15 @@ def seed(base_url: str) -> None:
         environment = workspace.environments.get(slug=ENVIRONMENT)
         _release(actor, environment)
         secrets = {name: _new_key(actor, environment, name) for name in APPLICATIONS}
+    if secrets["fx"]:
+        # Its runs were another database's.
+        places.position_file().unlink(missing_ok=True)
     for name, secret in secrets.items():
         if secret:
             places.write(places.key_file(name), secret, mode=0o600)
 
 
-def services(base_url: str) -> list[Any]:
+def services(base_url: str) -> list[Service]:
     """The outside world of fx-daily, and the applications' process."""
     from django.conf import settings
 
@@ -65,7 +74,7 @@ def services(base_url: str) -> list[Any]:
     ]
 
 
-def _release(actor: Any, environment: Any) -> None:
+def _release(actor: Actor, environment: Environment) -> None:
     """The definition as it is in the file, in force."""
     from pipelines import catalog
     from pipelines.definitions import Definition, with_defaults
@@ -84,7 +93,7 @@ def _release(actor: Any, environment: Any) -> None:
     register_release(actor=actor, pipeline=pipeline, environment=environment, definition=definition, activate=True)
 
 
-def _new_key(actor: Any, environment: Any, name: str) -> str | None:
+def _new_key(actor: Actor, environment: Environment, name: str) -> str | None:
     """A new key of the application, unless its file has one that this console knows."""
     from pipelines import catalog, credentials, keys
 
