@@ -112,14 +112,14 @@ class _Search:
 
     def conditions(self, *, with_code: bool = True) -> str:
         """What every run of the list fulfils, apart from its words."""
-        wanted, places = self.wanted, self.places
+        wanted = self.wanted
         every = (
             "r.workspace_id = %(workspace)s",
-            places.applications and "r.application_id = ANY(%(applications)s)",
-            places.environments and "r.environment_id = ANY(%(environments)s)",
-            places.pipelines and "r.pipeline_id = ANY(%(pipelines)s)",
-            wanted.status and "r.status = ANY(%(status)s)",
-            wanted.recovered_from and "r.recovered_from_id = ANY(%(sources)s)",
+            self._among("r.application_id", "applications"),
+            self._among("r.environment_id", "environments"),
+            self._among("r.pipeline_id", "pipelines"),
+            self._among("r.status", "status"),
+            self._among("r.recovered_from_id", "sources"),
             wanted.handler
             and "EXISTS (SELECT FROM pipelines_stage h WHERE h.run_id = r.id AND h.handler = ANY(%(handlers)s))",
             with_code
@@ -128,6 +128,14 @@ class _Search:
             self.window("r.created_at", "r.id"),
         )
         return " AND ".join(text for text in every if text)
+
+    def _among(self, column: str, name: str) -> str:
+        values = self.params[name] or ()
+        if len(values) == 1:
+            # one value as an equation: a list of one would cost the index its order
+            self.params[f"only_{name}"] = values[0]
+            return f"{column} = %(only_{name})s"
+        return f"{column} = ANY(%({name})s)" if values else ""
 
     def window(self, at: str, run_id: str) -> str:
         """The stretch of time that is asked for, and where the last page ended."""
