@@ -132,6 +132,7 @@ VARIABLES = (
     Variable("RECOURSE_TOKEN", "", "A person's token, for the client library and command line.", group="client"),
     Variable("RECOURSE_WORKSPACE", "", "The workspace that the command line acts in.", group="client"),
     Variable("RECOURSE_PROFILE", "", "The profile that the command line reads.", group="client"),
+    Variable("RECOURSE_WORKER_HANDLERS", "", "Modules that a worker of the library imports.", group="client"),
     Variable("RECOURSE_WORKER_NAME", "", "The name under which a worker of the library registers.", group="client"),
     Variable("RECOURSE_CONCURRENCY", "", "Stages that a worker of the library runs at once.", group="client"),
     Variable(

@@ -166,7 +166,7 @@ def test_wrong_options_end_the_command_with_a_sentence(spawn: Spawn) -> None:
 
 
 def test_a_variable_that_is_no_number_ends_the_command_with_a_sentence(spawn: Spawn) -> None:
-    process = spawn("http://127.0.0.1:1", RECOURSE_WORKER_CONCURRENCY="many")
+    process = spawn("http://127.0.0.1:1", RECOURSE_CONCURRENCY="many")
     assert process.wait(20) == 2
     assert process.stderr is not None
     assert "--concurrency: invalid int value: 'many'" in process.stderr.read()

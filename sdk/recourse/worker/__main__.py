@@ -30,7 +30,7 @@ running handlers finish for --drain-seconds, gives back what does not, delivers 
 
 EPILOG = """\
 environment: RECOURSE_API_KEY (or PIPELOGIQ_API_KEY) the application's key, never given on the command line;
-RECOURSE_URL, RECOURSE_WORKER_HANDLERS, RECOURSE_WORKER_NAME, RECOURSE_WORKER_CONCURRENCY stand in for options.
+RECOURSE_URL, RECOURSE_WORKER_HANDLERS, RECOURSE_WORKER_NAME, RECOURSE_CONCURRENCY stand in for options.
 exit status: 0 ended in order, 2 wrong options or no handlers, 3 the server refused the key or the handlers.
 """
 
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--concurrency",
         type=int,
-        default=env("RECOURSE_WORKER_CONCURRENCY", "16"),
+        default=env("RECOURSE_CONCURRENCY", "16"),
         help="attempts that run at once (16)",
     )
     add("--prefetch", type=int, default=0, help="further jobs to hold ready, for very short handlers only (0)")
