@@ -52,16 +52,17 @@ SENTENCES: dict[str, str] = {
     "stage.open_gate_before": "{stage} waits for a decision before it starts",
     "stage.dispatch": "{stage} was handed out{attempt}",
     "stage.acquire": "{worker} started {stage}{attempt}",
-    "stage.take_back": "{stage} was given back and is ready again",
-    "stage.undeliver": "{stage} is ready again: nobody took what was handed out",
+    "stage.hand_on": "{worker} went on with {stage}{attempt}",
+    "stage.take_back": "{stage} was given back by {worker} and is ready again{attempt}",
+    "stage.undeliver": "{stage} is ready again: {worker} did not take what was handed out{attempt}",
     "stage.give_up_delivery": "{stage} failed: nobody took what was handed out, too often",
-    "stage.succeed": "{stage} completed",
-    "stage.wait": "{stage} asks for a decision",
-    "stage.schedule_retry": "{stage} will be tried again",
-    "stage.fail": "{stage} failed",
-    "stage.recover": "{stage} is ready again after a lost worker",
+    "stage.succeed": "{worker} completed {stage}{attempt}",
+    "stage.wait": "{stage} asks for a decision{attempt}",
+    "stage.schedule_retry": "{stage} failed{code}{attempt}, and will be tried again",
+    "stage.fail": "{stage} failed{code}{attempt}",
+    "stage.recover": "{stage} is ready again: {worker} was lost{attempt}",
     "stage.give_up_recovery": "{stage} failed: its workers were lost too often",
-    "stage.doubt": "{stage} needs reconciliation: what it did outside is unknown",
+    "stage.doubt": "{stage} needs reconciliation{attempt}",
     "stage.fall_back": "{stage} waits again for what it depends on",
     "stage.approve_after": "{stage} completed by approval",
     "stage.approve_before": "{stage} may start",
@@ -71,15 +72,6 @@ SENTENCES: dict[str, str] = {
     "stage.skip": "{who} skipped {stage}",
     "stage.cancel": "{stage} was cancelled",
     "stage.input_changed": "{who} gave {stage} a new input; the earlier one is kept",
-    "attempt.acquire": "{worker} took the lease of {stage}{attempt}",
-    "attempt.release": "{worker} gave back {stage}{attempt}; nothing was counted",
-    "attempt.undeliver": "Nobody acquired {stage}{attempt} in time",
-    "attempt.succeed": "{worker} finished {stage}{attempt}",
-    "attempt.fail": "{stage}{attempt} failed at {worker}{code}",
-    "attempt.wait": "{worker} asked for a decision on {stage}{attempt}",
-    "attempt.time_out": "{stage}{attempt} exceeded its time limit at {worker}",
-    "attempt.lose": "{worker} lost the lease of {stage}{attempt}",
-    "attempt.fence": "{stage}{attempt} was ended from outside; a late result changes nothing",
     "gate.open": "A gate opened at {stage}: somebody must decide",
     "gate.approve": "{who} approved {stage}",
     "gate.reject": "{who} rejected {stage}",
@@ -92,12 +84,8 @@ SENTENCES: dict[str, str] = {
     "dead_letter.resolved": "The dead letter of {stage} is resolved",
 }
 
-# The engine's own steps beside a stage's move that says the same; the full list shows them.
-MINOR = frozenset(kind for kind in SENTENCES if kind.startswith("attempt.")) | {
-    "stage.dispatch",
-    "stage.cancel",
-    "run.queued",
-}
+# What another event of the same moment says better; the full list shows them.
+MINOR = frozenset({"stage.dispatch", "stage.cancel", "run.queued"})
 
 
 def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:

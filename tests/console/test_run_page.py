@@ -214,13 +214,18 @@ def test_the_number_of_queries_does_not_grow_with_stages_or_attempts(
     assert _queries(operator, large) <= 24
 
 
-def test_every_step_is_told_and_only_here(operator: Visitor, start_run: Callable[..., Run], hand: Hand) -> None:
+def test_every_step_is_told_on_a_page_of_its_own(operator: Visitor, start_run: Callable[..., Run], hand: Hand) -> None:
     run = start_run("load")
-    hand.report(hand.take(), output=1)
+    (job,) = hand.pull(acquire=False)
     steps = text_of(operator.get(f"/console/runs/{run.id}/events/"))
-    assert "hand-1 finished load, attempt 1" in steps
+    assert "load was handed out, attempt 1" in steps
     assert "billing created the run" in steps
-    assert "hand-1 finished load, attempt 1" not in text_of(operator.get(f"/console/runs/{run.id}/"))
+    page = text_of(operator.get(f"/console/runs/{run.id}/"))
+    assert "billing created the run" in page
+    assert "load was handed out" not in page
+    hand.acquire(job)
+    hand.report(job, output=1)
+    assert "hand-1 completed load, attempt 1" in text_of(operator.get(f"/console/runs/{run.id}/"))
 
 
 def test_what_a_worker_sends_is_text_and_never_markup(

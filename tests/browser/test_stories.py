@@ -1,0 +1,137 @@
+"""Whole stories in Chromium: by keyboard, by dialog, without JavaScript, narrow and wide. No console error anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipelines.models import Run
+from tests.browser.conftest import Window
+from tests.cast import Hand, Person, stages_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Open = Callable[..., Window]
+
+
+def test_a_failed_run_is_found_understood_and_retried_by_keyboard(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """P86, P88: from the list to the retry without a mouse; the dialog shows what will happen before it does."""
+    run = start_run("load", "publish", name="orders", key="orders:2026-05-30")
+    hand.report(hand.take(), "failed", error_code="UNIQUE", error_message="row is there", traceback="line 88")
+    start_run("load", name="other")
+    page = window(people["operator"]).page
+    page.keyboard.press("/")
+    page.keyboard.type("orders")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**search=orders**")
+    page.locator("body").press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/console/runs/{run.id}/")
+    assert page.get_by_text("Failed at load").is_visible()
+    page.locator('[id^="a-"]').first.click()
+    page.get_by_text("line 88").wait_for()
+    page.get_by_role("link", name="Retry…").focus()
+    page.keyboard.press("Enter")
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_text("load, in epoch 2; its counters start anew").wait_for()
+    dialog.get_by_label("Reason").fill("table was locked")
+    dialog.get_by_label("Reason").press("Enter")
+    page.get_by_text("load runs again, in epoch 2.").wait_for()
+    assert stages_of(run)[0].epoch == 2
+
+
+def test_a_refusal_shows_in_the_dialog_and_a_running_page_follows_by_itself(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    run = start_run("load", name="orders")
+    one = window(people["operator"])
+    page = one.page
+    one.go(f"/console/runs/{run.id}/")
+    page.get_by_role("link", name="Pause…").click()
+    page.locator("dialog[open]").wait_for()
+    job = hand.take()
+    hand.report(job, output=1)
+    page.get_by_role("button", name="Pause the run").click()
+    page.get_by_text("Not done: this is how it stands now").wait_for()
+    page.get_by_text("A run that is completed cannot be paused").wait_for()
+    page.keyboard.press("Escape")
+    page.locator(".head .badge", has_text="Completed").wait_for()
+    assert page.locator("[data-live]").count() == 0
+
+
+def test_new_runs_wait_behind_a_pill_and_rows_change_in_place(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    run = start_run("load", name="first-run")
+    page = window(people["operator"]).page
+    page.locator(f"#row-{run.id} .badge", has_text="Queued").wait_for()
+    hand.take()
+    start_run("load", name="second-run")
+    page.locator(f"#row-{run.id} .badge", has_text="Running").wait_for()
+    assert page.get_by_text("second-run").count() == 0
+    page.get_by_text("1 new run — show").click()
+    page.get_by_text("second-run").wait_for()
+
+
+def test_everything_that_matters_works_without_javascript(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    run = start_run("load", "publish", name="orders")
+    job = hand.take()
+    hand.report(job, "failed", error_code="UNIQUE", error_message="row is there", traceback="line 88")
+    page = window(people["operator"], java_script_enabled=False).page
+    page.get_by_role("link", name="orders").click()
+    page.get_by_role("link", name="Attempt 1: open").click()
+    assert page.get_by_text("line 88").is_visible()
+    page.get_by_role("link", name="Back to orders").click()
+    page.get_by_role("link", name="Skip…").click()
+    page.get_by_label("Reason").fill("not needed today")
+    page.get_by_role("button", name="Skip load").click()
+    assert page.get_by_text("load is skipped.").is_visible()
+    assert [stage.state for stage in stages_of(run)] == ["skipped", "ready"]
+    page.get_by_role("button", name="Light or dark").click()
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_keys_toggle_the_theme_and_tell_themselves(window: Open, people: dict[str, Person]) -> None:
+    page = window(people["viewer"], color_scheme="light").page
+    page.keyboard.press("t")
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.reload()
+    assert page.locator("html").get_attribute("data-theme") == "dark"
+    page.keyboard.press("?")
+    told = page.locator("#keys[open]").inner_text()
+    for words in ("search", "light or dark", "go to workers"):
+        assert words in told
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("w")
+    page.wait_for_url("**/console/workers/")
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_no_page_is_wider_than_its_window(
+    width: int, window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """400 % zoom of 1280 pixels is 320: everything reflows; only tables scroll, inside their panel."""
+    long = "a-very-long-name-" * 12
+    run = start_run(*[{"name": f"{long}{number}"} for number in range(4)], name=long, key="k" * 190)
+    job = hand.take()
+    hand.report(job, "failed", error_code="E" * 90, error_message="m" * 4000, traceback="t" * 4000)
+    one = window(people["operator"], viewport={"width": width, "height": 800})
+    for path in (
+        "/console/",
+        f"/console/runs/{run.id}/",
+        f"/console/attempts/{job.attempt_id}/",
+        f"/console/stages/{job.stage.id}/retry/",
+        "/console/dead-letters/",
+        "/console/workers/",
+        "/console/workspaces/",
+    ):
+        one.go(path)
+        room: Any = one.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert room[0] <= room[1], path
