@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
-from recourse import Job, Registry, default_registry
+from recourse import Job, Registry, clock, default_registry
 from recourse.context import Control
 from recourse.execution import Report
 from recourse.worker.leases import Held
@@ -96,14 +96,14 @@ class Executor:
         before its lease ends is left to recovery.
         """
         ended = 0
-        turn_ends = time.monotonic() + TURN_SECONDS
+        turn_ends = clock.now() + TURN_SECONDS
         execute(
             "UPDATE pipelines_workersession SET last_seen_at = recourse_now() WHERE id = %s", [self.holder.session_id]
         )
         with listener.subscribed(None) as waiter:
             queues = self._queues()
             while True:
-                may_claim = not stopping.is_set() and time.monotonic() < turn_ends
+                may_claim = not stopping.is_set() and clock.now() < turn_ends
                 if may_claim and len(self._held) < self._batch:
                     self._claim(queues)
                 if self._held:
@@ -112,7 +112,7 @@ class Executor:
                     break
                 else:
                     queues = self._queues()
-        if not stopping.is_set() and time.monotonic() >= turn_ends:
+        if not stopping.is_set() and clock.now() >= turn_ends:
             send_hint()
         return ended
 
@@ -158,7 +158,7 @@ class Executor:
         return self._applications[owner] == found.application_id
 
     def _claim(self, queues: list[Queue]) -> None:
-        asked_at = time.monotonic()
+        asked_at = clock.now()
         jobs = leases.claim(self.holder, queues, limit=self._batch - len(self._held), acquire=True)
         self._start(jobs, asked_at)
 
@@ -178,16 +178,16 @@ class Executor:
 
         With `may_claim` it goes on with the stages that the reported ones made ready.
         """
-        ended = self._finished(min(0.5, max(0.0, self._renew_at - time.monotonic())))
-        if time.monotonic() >= self._renew_at:
+        ended = self._finished(min(0.5, max(0.0, self._renew_at - clock.now())))
+        if clock.now() >= self._renew_at:
             self._renew()
         if not ended:
             return 0
         for held, _ in ended:
             del self._held[held.job.execution_id]
         if not self._held:
-            self._pace(time.monotonic() - self._claimed_at)
-        asked_at = time.monotonic()
+            self._pace(clock.now() - self._claimed_at)
+        asked_at = clock.now()
         self._start(self._report(ended, self._batch - len(self._held) if may_claim else 0), asked_at)
         return len(ended)
 
@@ -196,10 +196,10 @@ class Executor:
             ended = [self._done.get(timeout=seconds)]
         except queue.Empty:
             return []
-        gathered_by = time.monotonic() + GATHER_SECONDS
+        gathered_by = clock.now() + GATHER_SECONDS
         while len(ended) < len(self._held):
             try:
-                ended.append(self._done.get(timeout=max(0.0, gathered_by - time.monotonic())))
+                ended.append(self._done.get(timeout=max(0.0, gathered_by - clock.now())))
             except queue.Empty:
                 break
         return ended
@@ -224,14 +224,14 @@ class Executor:
 
     def _persist(self, write: Callable[[], T]) -> T | None:
         """Repeats a write through a database outage, for as long as a lease may live; never runs a handler again."""
-        give_up_at = time.monotonic() + settings.RECOURSE_LEASE_SECONDS
+        give_up_at = clock.now() + settings.RECOURSE_LEASE_SECONDS
         pause = 0.05
         while True:
             try:
                 return write()
             except (OperationalError, InterfaceError) as error:
                 connection.close()
-                if time.monotonic() > give_up_at:
+                if clock.now() > give_up_at:
                     log.error("executor.result_not_confirmed", error=str(error).strip())
                     return None
                 time.sleep(pause)
@@ -244,7 +244,7 @@ class Executor:
             log.info("executor.already_lost", attempt=held.job.execution_id, reason=refusal.code)
 
     def _renew(self) -> None:
-        asked_at = time.monotonic()
+        asked_at = clock.now()
         self._renew_at = asked_at + _renew_every()
         wanted = [(uuid.UUID(held.job.stage_id), uuid.UUID(held.job.execution_id)) for held in self._held.values()]
         try:
@@ -306,7 +306,7 @@ class _Hints:
         self._sent_at = 0.0
 
     def worth(self, queues: Iterable[Queue]) -> bool:
-        now = time.monotonic()
+        now = clock.now()
         if now - self._sent_at < HINT_GAP_SECONDS:
             return False
         if now >= self._names_until:
