@@ -62,7 +62,7 @@ SERVER_OPTIONS = {
 THROWAWAY_OPTIONS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 # Keepers that this process started and others still need: referenced, or Python would warn of a forgotten process.
-_LEFT_TO_OTHERS: list[subprocess.Popen[bytes]] = []
+_LEFT_TO_OTHERS: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
 
 class EmbeddedDatabaseError(Exception):
@@ -102,14 +102,15 @@ class Attachment:
             fcntl.flock(lock, fcntl.LOCK_UN)
             if _others_use(lock):
                 if self.keeper is not None:
-                    _LEFT_TO_OTHERS.append(self.keeper)
+                    _LEFT_TO_OTHERS.append((self.data_dir, self.keeper))
                 return
             deadline = time.monotonic() + STOP_SECONDS
             with suppress(TimeoutError):
                 os.close(_lock(self.data_dir / "pg.keeper.lock", fcntl.LOCK_SH, deadline))
-            if self.keeper is not None:
+            ours = [keeper for data_dir, keeper in _LEFT_TO_OTHERS if data_dir == self.data_dir]
+            for keeper in [*ours, *([self.keeper] if self.keeper else [])]:
                 with suppress(subprocess.TimeoutExpired):
-                    self.keeper.wait(max(0.1, deadline - time.monotonic()))
+                    keeper.wait(max(0.1, deadline - time.monotonic()))
         finally:
             os.close(lock)
 

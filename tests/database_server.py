@@ -16,7 +16,7 @@ from config import embedded
 
 
 def _begin() -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ or "RECOURSE_DATA" in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ:
         return
     data_dir = Path(tempfile.mkdtemp(prefix="recourse-tests-"))
     os.environ["RECOURSE_DATA"] = str(data_dir)
