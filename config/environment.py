@@ -290,7 +290,7 @@ def _unknown(values: Mapping[str, str]) -> list[str]:
 def _database(url: str, data_dir: Path, pool: int, problems: list[str]) -> dict[str, Any]:
     # A pool belongs to the long-lived threads of a web process. Workers fork, and a pool does not survive that: they
     # and the commands keep one connection each.
-    options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": pool, "timeout": 10}} if pool else {}
+    options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": pool, "timeout": 5}} if pool else {}
     common = {
         "ENGINE": "django.db.backends.postgresql",
         "CONN_MAX_AGE": 0 if pool else 600,

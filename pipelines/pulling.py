@@ -38,8 +38,10 @@ def pull(
     Returns nothing at once for a draining session, a client that has hung up, or a process that is about to end.
     Raises `Busy` instead of waiting above RECOURSE_WAITING_PULLS.
     """
+    if holder.draining or gone():  # a client may have hung up before its turn came
+        return []
     jobs = claim(holder, queues, limit=limit, acquire=acquire)
-    if jobs or not seconds or holder.draining or listener.closing:
+    if jobs or not seconds or listener.closing:
         return jobs
     try:
         with listener.subscribed(queues, limit=settings.RECOURSE_WAITING_PULLS) as waiter:

@@ -19,7 +19,7 @@ from django.db import transaction
 
 from pipelines.models import Attempt, AuditEvent, GateDecision, Run, RunIdentity, Stage
 from pipelines.sql import query
-from tests.cast import stages_of
+from tests.cast import stages_of, unknown_id
 from tests.contract.conftest import url_of_test_database, web_server
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -168,13 +168,18 @@ def test_an_unreachable_database_is_a_typed_503(api_key: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         dead = f"postgres://nobody@127.0.0.1:{taken.getsockname()[1]}/nothing?connect_timeout=1"
         taken.close()
-        with web_server(dead, RECOURSE_PROCESS="command") as (server, _):
+        routes = [("/pipelines/idempotent", "unavailable"), ("/results", "result_not_confirmed")]
+        routes += [(f"/stages/{unknown_id()}/result", "result_not_confirmed"), ("/jobs/pull", "unavailable")]
+        with web_server(dead) as (server, _):
             headers = {"X-API-Key": api_key, "X-Worker-Session": "rs_any"}
-            for path, code in (("/pipelines/idempotent", "unavailable"), ("/results", "result_not_confirmed")):
-                answer = httpx.post(f"{server}{path}", json={}, headers=headers, timeout=20)
-                assert (answer.status_code, answer.json()["code"]) == (503, code)
-                assert answer.headers["Content-Type"] == "application/problem+json"
-                assert int(answer.headers["Retry-After"]) >= 1
+            answers = all_at_once(
+                len(routes),
+                lambda number: httpx.post(f"{server}{routes[number][0]}", json={}, headers=headers, timeout=20),
+            )
+        for (_, code), answer in zip(routes, answers, strict=True):
+            assert (answer.status_code, answer.json()["code"]) == (503, code)
+            assert answer.headers["Content-Type"] == "application/problem+json"
+            assert int(answer.headers["Retry-After"]) >= 1
 
 
 def test_a_result_whose_storing_broke_off_is_503_and_counts_once_when_sent_again(
