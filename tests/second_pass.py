@@ -24,8 +24,11 @@ def main() -> int:
         with psycopg.connect(url, connect_timeout=3) as connection:
             version = connection.info.server_version // 10000
     except psycopg.OperationalError as error:
-        sys.stderr.write(f"second pass skipped: no PostgreSQL at RECOURSE_TEST_SERVER_URL ({str(error).strip()})\n")
-        return 1 if os.environ.get("RECOURSE_REQUIRE_SERVICES") == "1" else 0
+        required = os.environ.get("RECOURSE_REQUIRE_SERVICES") == "1"
+        reason = str(error).strip().splitlines()[0]
+        outcome = "failed" if required else "skipped"
+        sys.stderr.write(f"second pass {outcome}: no PostgreSQL at RECOURSE_TEST_SERVER_URL ({reason})\n")
+        return 1 if required else 0
     sys.stderr.write(f"second pass: PostgreSQL {version}\n")
     # The test database is made beside this name; the number keeps two runs on one server apart.
     database = urlsplit(url)._replace(path=f"/recourse_{os.getpid()}").geturl()
