@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from config import filesystem_broker
+
 SWEEP_SECONDS = 1.0
 POLL_SECONDS = 0.05
 
@@ -53,6 +55,7 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
 def _transport_options(broker_url: str, data_dir: Path) -> dict[str, Any]:
     if not broker_url.startswith("filesystem:"):
         return {}
+    filesystem_broker.install()
     queue = data_dir / "broker" / "queue"
     control = data_dir / "broker" / "control"
     for folder in (queue, control):

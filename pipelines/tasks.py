@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from billiard import Event
-from celery import shared_task
+from celery import current_app, shared_task
 from celery.signals import worker_process_init, worker_process_shutdown, worker_shutting_down
 from django.conf import settings
 from recourse import default_registry
@@ -53,8 +53,8 @@ def execute_ready() -> int:
 
 @worker_process_init.connect
 def open_executor(**_: object) -> None:
-    """In each child: its session is there before the first hint, so others know which handlers have an executor."""
-    if settings.RECOURSE_HANDLERS:
+    """In each process that takes hints: its session is there before the first one, so that others send them."""
+    if settings.RECOURSE_HANDLERS and "recourse.handlers" in current_app.amqp.queues.consume_from:
         _process.executor()
 
 
