@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from cryptography.fernet import Fernet
 from django.core import checks
@@ -7,6 +11,7 @@ from django.db import connection
 
 from config.checks import judge, server_is_supported
 from config.environment import Environment
+from tests.config.console_process import BASE_DIR, clean_environment
 
 SOUND = {"SECRET_KEY": "s" * 50, "RECOURSE_ENCRYPTION_KEY": Fernet.generate_key().decode()}
 SOUND_IN_PRODUCTION = SOUND | {"RECOURSE_ENV": "production", "RECOURSE_ALLOWED_HOSTS": "console.example.org"}
@@ -131,6 +136,14 @@ def test_the_server_of_the_tests_is_supported_and_an_older_one_is_not(monkeypatc
 
 def test_no_database_is_asked_unless_the_command_may_use_one() -> None:
     assert server_is_supported(databases=None) == []
+
+
+def test_the_web_application_does_not_load_with_values_that_cannot_be_used(tmp_path: Path) -> None:
+    environment = clean_environment(tmp_path) | {"RECOURSE_LEASE_SECONDS": "soon"}
+    command = [sys.executable, "-c", "import config.wsgi"]
+    result = subprocess.run(command, cwd=BASE_DIR, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "ImproperlyConfigured: RECOURSE_LEASE_SECONDS is 'soon'" in result.stderr
 
 
 def test_the_checks_are_registered() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psycopg
@@ -153,3 +154,26 @@ def test_a_command_uses_the_database_of_a_running_up_and_leaves_it_running(data_
     assert after == before
     assert console.ready()
     assert console.end() == 0
+
+
+@pytest.mark.server
+@pytest.mark.redis
+def test_up_on_services_of_ones_own_starts_no_database(data_dir: Path, server_url: str, redis_url: str) -> None:
+    name = f"recourse_up_{os.getpid()}"
+    with psycopg.connect(server_url, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+        try:
+            own = {
+                "DATABASE_URL": urlsplit(server_url)._replace(path=f"/{name}").geturl(),
+                "CELERY_BROKER_URL": redis_url,
+            }
+            console = ConsoleProcess(data_dir, environment=own)
+            console.wait_until_ready()
+            checks = httpx.get(f"{console.url}/readyz").json()["checks"]
+            assert checks == {"database": "ok", "migrations": "ok", "broker": "ok"}
+            assert console.pid_of("embedded.py") is None
+            assert not (data_dir / "pg").exists()
+            assert console.end() == 0
+            assert processes_of(data_dir) == {}
+        finally:
+            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
