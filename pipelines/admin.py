@@ -125,6 +125,7 @@ class SecretAdmin(DefinitionAdmin):
     """Something secret: shown once when it is made, never changed, revoked by an action."""
 
     hidden = ("digest", "revoked_at")
+    fixed = ()
     actions = ("revoke",)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:

@@ -1,0 +1,195 @@
+"""The admin site: history is read and never changed, nothing is counted, secrets are shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from pipelines import keys
+from pipelines.models import ApiKey, Application, AuditEvent, Environment, Member, PersonalToken, Policy, Run, Workspace
+from tests.cast import Hand, Person
+
+StartRun = Callable[..., Run]
+DEFINITIONS = {"member", "environment", "application", "pipeline", "policy", "apikey", "personaltoken", "workspace"}
+OURS = [model for app in ("pipelines", "approvals", "recovery") for model in apps.get_app_config(app).get_models()]
+HISTORY = [model for model in OURS if model._meta.model_name not in DEFINITIONS]
+
+
+@pytest.fixture
+def boss(people: dict[str, Person]) -> Client:
+    """A superuser who is an admin of the workspace."""
+    user = people["admin"].user
+    user.is_staff = user.is_superuser = True
+    user.save()
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def traces(start_run: StartRun, hand: Hand) -> Run:
+    """A run that has left something to look at."""
+    run = start_run("first", "second", context_items=[{"key": "card", "value": "hunter2", "is_sensitive": True}])
+    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
+    return run
+
+
+def path(model: Any, page: str = "") -> str:
+    return f"/admin/{model._meta.app_label}/{model._meta.model_name}/{page}"
+
+
+def test_every_table_is_there() -> None:
+    assert [model for model in OURS if not admin.site.is_registered(model)] == []
+
+
+@pytest.mark.parametrize("model", OURS, ids=lambda model: model.__name__)
+def test_each_list_opens_in_few_queries_and_counts_no_further_than_its_cap(
+    boss: Client, traces: Run, model: Any
+) -> None:
+    """F159: no count over a whole table, no query for each row."""
+    with CaptureQueriesContext(connection) as captured:
+        answer = boss.get(path(model))
+    assert answer.status_code == 200
+    counting = [query["sql"] for query in captured if "COUNT(" in query["sql"]]
+    assert all("LIMIT 10000" in sql for sql in counting), counting
+    assert len(captured) < 20
+
+
+@pytest.mark.parametrize("model", HISTORY, ids=lambda model: model.__name__)
+def test_history_is_neither_added_nor_changed_nor_deleted(boss: Client, traces: Run, model: Any) -> None:
+    """I7: not by a superuser either."""
+    assert boss.get(path(model, "add/")).status_code == 403
+    assert boss.post(path(model, "add/"), {}).status_code == 403
+    row = model.objects.order_by("pk").first()
+    if row is not None:
+        assert boss.get(path(model, f"{row.pk}/change/")).status_code == 200
+        assert boss.post(path(model, f"{row.pk}/change/"), {}).status_code == 403
+        assert boss.post(path(model, f"{row.pk}/delete/"), {"post": "yes"}).status_code == 403
+        assert model.objects.filter(pk=row.pk).exists()
+    bulk = boss.post(path(model), {"action": "delete_selected", "_selected_action": [str(row.pk)] if row else []})
+    assert bulk.status_code in (200, 302, 403)
+    assert row is None or model.objects.filter(pk=row.pk).exists()
+
+
+def test_a_thing_is_found_by_its_id(boss: Client, traces: Run) -> None:
+    assert b"nightly" in boss.get(path(Run), {"q": str(traces.id)}).content
+    stages = boss.get("/admin/pipelines/stage/", {"q": str(traces.id)}).content
+    assert stages.count(b">Handler<") == 2
+    for text in ("nightly", "' OR 1=1", "00000000-0000-0000-0000-000000000000"):
+        assert b"0 runs" in boss.get(path(Run), {"q": text}).content
+
+
+def test_secrets_are_not_shown(boss: Client, traces: Run, api_key: str) -> None:
+    from pipelines.models import ContextItem, WorkerSession
+
+    item = ContextItem.objects.get()
+    page = boss.get(path(ContextItem, f"{item.pk}/change/")).content
+    assert b"hunter2" not in page
+    assert b"secret" not in page.lower()
+    for model, row in ((ApiKey, ApiKey.objects.get()), (WorkerSession, WorkerSession.objects.first())):
+        page = boss.get(path(model, f"{row.pk}/change/")).content
+        assert b"digest" not in page.lower()
+        assert api_key.encode() not in page
+
+
+def test_another_workspaces_things_are_not_there(boss: Client, traces: Run, other_workspace: Workspace) -> None:
+    """I16; a superuser has no part in a workspace of which they are no member."""
+    foreign = Environment.objects.get(workspace=other_workspace, slug="staging")
+    assert b"globex" not in boss.get(path(Environment)).content
+    assert boss.get(path(Environment, f"{foreign.pk}/change/")).status_code == 302
+    boss.post(path(Environment, f"{foreign.pk}/change/"), {"rank": 99})
+    foreign.refresh_from_db()
+    assert foreign.rank == 2
+
+
+def test_staff_without_the_role_change_nothing(people: dict[str, Person], environments: dict[str, Environment]) -> None:
+    user = people["viewer"].user
+    user.is_staff = True
+    user.save()
+    client = Client()
+    client.force_login(user)
+    assert client.get(path(Environment)).status_code == 200
+    page = path(Environment, f"{environments['production'].pk}/change/")
+    assert client.post(page, {"rank": 1, "protected": ""}).status_code == 403
+    assert client.get(path(ApiKey, "add/")).status_code == 403
+    environments["production"].refresh_from_db()
+    assert environments["production"].protected
+
+
+def test_an_admin_changes_a_definition_and_the_audit_says_what(
+    boss: Client, environments: dict[str, Environment]
+) -> None:
+    """F145: channel admin, before and after."""
+    page = path(Environment, f"{environments['staging'].pk}/change/")
+    assert boss.post(page, {"rank": "2", "protected": "on"}).status_code == 302
+    environments["staging"].refresh_from_db()
+    assert environments["staging"].protected
+    event = AuditEvent.objects.get()
+    assert (event.action, event.channel, event.actor) == ("environment.save", "admin", "admin-acme")
+    assert (event.data["before"], event.data["after"]) == ({"protected": "False"}, {"protected": "True"})
+
+
+def test_a_policy_is_paused_here_and_its_rule_is_not_touched(boss: Client, workspace: Workspace) -> None:
+    policy = Policy.objects.create(workspace=workspace, name="calm", kind="retry", rule={"max_retries": 1})
+    page = path(Policy, f"{policy.pk}/change/")
+    assert boss.post(page, {"status": "paused", "rule": "{}"}).status_code == 302
+    policy.refresh_from_db()
+    assert (policy.status, policy.rule) == ("paused", {"max_retries": 1})
+    assert boss.get(path(Policy, "add/")).status_code == 403
+
+
+def test_a_key_is_shown_once_and_revoked_for_good(
+    boss: Client, application: Application, environment: Environment
+) -> None:
+    fields = {"application": application.pk, "environment": environment.pk, "scope": "application"}
+    page = boss.post(path(ApiKey, "add/"), fields, follow=True).content.decode()
+    secret = page.partition("the only time that it is shown: ")[2].split("<")[0].strip()
+    assert keys.find_key(secret) is not None
+    assert secret not in boss.get(path(ApiKey)).content.decode()
+    key = ApiKey.objects.get()
+    assert boss.post(path(ApiKey, f"{key.pk}/change/"), fields).status_code == 403
+    for _ in range(2):
+        boss.post(path(ApiKey), {"action": "revoke", "_selected_action": [str(key.pk)]})
+    assert keys.find_key(secret) is None
+    assert list(AuditEvent.objects.order_by("at", "id").values_list("action", "outcome")) == [
+        ("api_key.issue", "allowed"),
+        ("api_key.revoke", "allowed"),
+        ("api_key.revoke", "no_op"),
+    ]
+
+
+def test_a_key_does_not_join_two_workspaces(boss: Client, application: Application, other_workspace: Workspace) -> None:
+    foreign = Environment.objects.get(workspace=other_workspace, slug="staging")
+    fields = {"application": application.pk, "environment": foreign.pk, "scope": "application"}
+    assert boss.post(path(ApiKey, "add/"), fields).status_code == 200, "the form again, with its error"
+    assert not ApiKey.objects.exists()
+
+
+def test_a_token_is_shown_once(boss: Client, people: dict[str, Person], workspace: Workspace) -> None:
+    fields = {"user": people["viewer"].user.pk, "workspace": workspace.pk}
+    page = boss.post(path(PersonalToken, "add/"), fields, follow=True).content.decode()
+    secret = page.partition("the only time that it is shown: ")[2].split("<")[0].strip()
+    found = keys.find_person(secret)
+    assert found is not None
+    assert found[1] == "viewer-acme"
+
+
+def test_a_superuser_makes_a_workspace_and_is_its_first_admin(boss: Client, people: dict[str, Person]) -> None:
+    assert boss.post(path(Workspace, "add/"), {"slug": "initech", "name": "Initech"}).status_code == 302
+    made = Workspace.objects.get(slug="initech")
+    assert list(made.environments.values_list("slug", flat=True)) == ["development", "staging", "production"]
+    assert Member.objects.get(workspace=made).user == people["admin"].user
+
+
+def test_a_member_is_removed_with_an_audit_event(boss: Client, people: dict[str, Person]) -> None:
+    member = Member.objects.get(user=people["viewer"].user)
+    assert boss.post(path(Member, f"{member.pk}/delete/"), {"post": "yes"}).status_code == 302
+    assert not Member.objects.filter(pk=member.pk).exists()
+    assert AuditEvent.objects.get().data == {"user": "viewer-acme", "role": "viewer"}
