@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_required
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse_lazy
@@ -22,10 +21,11 @@ logout = LogoutView.as_view(next_page=reverse_lazy("console:login"))
 
 
 @require_safe
-@login_required(login_url=reverse_lazy("console:login"))
 def workspaces(request: HttpRequest) -> HttpResponse:
     """The workspaces of which the person is a member, as links."""
-    memberships = Member.objects.filter(user_id=request.user.pk).select_related("workspace").order_by("workspace__slug")
+    if not request.user.is_authenticated:
+        return redirect_to_login(request.get_full_path(), str(reverse_lazy("console:login")))
+    memberships = Member.objects.filter(user=request.user).select_related("workspace").order_by("workspace__slug")
     context = {"memberships": list(memberships), "target": _inside(request, request.GET.get("next", ""))}
     return render(request, "console/workspaces.html", context)
 

@@ -13,12 +13,14 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
+from django.db import transaction
+
 from pipelines import queries
 from pipelines.access import Actor
 from pipelines.filters import RunFilter
 from pipelines.models import Run, RunIdentity
 from pipelines.paging import Cut
-from pipelines.sql import query
+from pipelines.sql import execute, query
 from pipelines.states import RunStatus, StageState
 
 CAP = 1000
@@ -112,30 +114,33 @@ def glances(runs: Sequence[Run]) -> dict[uuid.UUID, Glance]:
 
 
 def facets(actor: Actor) -> dict[str, list[Facet]]:
-    """What the run list can be narrowed to, with counts that end at CAP + 1, in two statements."""
+    """What the run list can be narrowed to, with counts that end at CAP + 1, in two questions."""
     counts = queries.status_facets(actor, RunStatus.values, CAP)
     groups = {"status": [Facet("status", status, count) for status, count in counts.items()]}
-    rows = query(
-        f"""
-        WITH choice AS (
-            (SELECT 'pipeline' AS field, slug AS value, 0 AS place, id FROM pipelines_pipeline
-                WHERE workspace_id = %(workspace)s ORDER BY slug LIMIT {LONGEST_GROUP})
-            UNION ALL (SELECT 'environment', slug, rank, id FROM pipelines_environment
-                WHERE workspace_id = %(workspace)s ORDER BY rank, slug LIMIT {LONGEST_GROUP})
-            UNION ALL (SELECT 'application', name, 0, id FROM pipelines_application
-                WHERE workspace_id = %(workspace)s ORDER BY name LIMIT {LONGEST_GROUP})
+    with transaction.atomic():
+        # whether a value has many runs or none is not in the statistics; a guess of many would read the whole table
+        execute("SET LOCAL enable_seqscan = off")
+        rows = query(
+            f"""
+            WITH choice AS (
+                (SELECT 'pipeline' AS field, slug AS value, 0 AS place, id FROM pipelines_pipeline
+                    WHERE workspace_id = %(workspace)s ORDER BY slug LIMIT {LONGEST_GROUP})
+                UNION ALL (SELECT 'environment', slug, rank, id FROM pipelines_environment
+                    WHERE workspace_id = %(workspace)s ORDER BY rank, slug LIMIT {LONGEST_GROUP})
+                UNION ALL (SELECT 'application', name, 0, id FROM pipelines_application
+                    WHERE workspace_id = %(workspace)s ORDER BY name LIMIT {LONGEST_GROUP})
+            )
+            SELECT field, value, CASE field
+                WHEN 'pipeline' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
+                    WHERE r.pipeline_id = choice.id LIMIT {CAP + 1}) few)
+                WHEN 'environment' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
+                    WHERE r.environment_id = choice.id LIMIT {CAP + 1}) few)
+                ELSE (SELECT count(*) FROM (SELECT FROM pipelines_run r
+                    WHERE r.application_id = choice.id LIMIT {CAP + 1}) few)
+            END FROM choice ORDER BY field, place, value
+            """,  # noqa: S608 - our own numbers
+            {"workspace": actor.workspace_id},
         )
-        SELECT field, value, CASE field
-            WHEN 'pipeline' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
-                WHERE r.pipeline_id = choice.id LIMIT {CAP + 1}) few)
-            WHEN 'environment' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
-                WHERE r.environment_id = choice.id LIMIT {CAP + 1}) few)
-            ELSE (SELECT count(*) FROM (SELECT FROM pipelines_run r
-                WHERE r.application_id = choice.id LIMIT {CAP + 1}) few)
-        END FROM choice ORDER BY field, place, value
-        """,  # noqa: S608 - our own numbers
-        {"workspace": actor.workspace_id},
-    )
     for name in ("pipeline", "environment", "application"):
         groups[name] = [Facet(*row) for row in rows if row[0] == name]
     return groups

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse
 from django.urls import reverse
-from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_http_methods, require_safe
 
 from pipelines import overview, queries, run_page, transitions
 from pipelines.access import STEER
 from pipelines.acts import Act, Step, perform
-from pipelines.filters import RUN_FILTERS, chosen, read_run_filter, refuse_unknown
+from pipelines.filters import RUN_FILTERS, chosen, moment, read_run_filter, refuse_unknown
 from pipelines.paging import page_of, read_cut
 from pipelines.screens import ScreenRequest, screen, show
 from pipelines.sql import database_now
@@ -29,7 +29,8 @@ LIVE = ("seen", "top")  # what a list that is being read says about itself
 def run_list(request: ScreenRequest) -> HttpResponse:
     """The runs of the workspace, narrowed by the address. A list being read holds still: `top` is its newest run."""
     actor, wanted, cut = request.visit.actor, read_run_filter(request.GET, LIVE), read_cut(request.GET)
-    top = parse_datetime(request.GET.get("top", "")) if request.htmx else None
+    held = request.GET.get("top") if request.htmx else None
+    top = moment(held, "top") if held else None
     rows = overview.rows(actor, overview.up_to(wanted, top) if top else wanted, cut)
     fresh = overview.newer(actor, wanted, top) if top else 0
     token = f"{rows.token}.{fresh}"
@@ -37,12 +38,7 @@ def run_list(request: ScreenRequest) -> HttpResponse:
         return HttpResponse(status=204)
     newest = top or (rows.lines[0].run.created_at if rows.lines and cut.position is None else None)
     context = {"rows": rows, "wanted": wanted, "fresh": fresh, "token": token, "top": newest, "filters": RUN_FILTERS}
-    if not request.htmx:
-        now = database_now()
-        spans = [("last hour", now - timedelta(hours=1)), ("last day", now - timedelta(days=1))]
-        context |= {"facets": overview.facets(actor), "spans": [*spans, ("last week", now - timedelta(days=7))]}
-        context["address"] = request.build_absolute_uri("/")
-    return show(request, "runs/list.html", context, part="runs/_table.html")
+    return show(request, "runs/list.html", context | _beside_list(request), part="runs/_table.html")
 
 
 @require_safe
@@ -144,6 +140,20 @@ def worker_list(request: ScreenRequest) -> HttpResponse:
     return show(
         request, "runs/workers.html", {"page": found, "workers": workers, "quiet": settings.RECOURSE_LEASE_SECONDS}
     )
+
+
+def _beside_list(request: ScreenRequest) -> dict[str, Any]:
+    """What stands around the list: our own address, and facets and spans of time, which a part does not need."""
+    address = request.build_absolute_uri("/")
+    if request.htmx:
+        return {"address": address}
+    now = database_now()
+    spans = [("last hour", now - timedelta(hours=1)), ("last day", now - timedelta(days=1))]
+    return {
+        "facets": overview.facets(request.visit.actor),
+        "spans": [*spans, ("last week", now - timedelta(days=7))],
+        "address": address,
+    }
 
 
 def _position(request: ScreenRequest) -> int | None:
