@@ -135,3 +135,24 @@ def test_no_page_is_wider_than_its_window(
         one.go(path)
         room: Any = one.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert room[0] <= room[1], path
+
+
+def test_what_one_has_opened_stays_open_while_the_page_goes_on(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """Nothing moves under the pointer: a live update keeps the attempt that is being read."""
+    stage = {"name": "load", "options": {"max_retries": 3, "retry_interval": 0.2}}
+    run = start_run(stage, name="orders")
+    hand.report(hand.take(), "failed", error_code="UPSTREAM", error_message="502", traceback="line 88")
+    one = window(people["viewer"])
+    page = one.page
+    one.go(f"/console/runs/{run.id}/")
+    page.get_by_role("link", name="Attempt 1: open").click()
+    page.get_by_text("line 88").wait_for()
+    job = hand.take()
+    page.get_by_role("link", name="Attempt 2: open").wait_for()
+    assert page.get_by_text("line 88").is_visible()
+    page.get_by_role("link", name="Attempt 1: open").click()
+    page.get_by_text("line 88").wait_for(state="hidden")
+    hand.report(job, output=1)
+    page.locator(".head .badge", has_text="Completed").wait_for()
