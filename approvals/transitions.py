@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 
 from pipelines.access import DECIDE, Actor
 from pipelines.audit import NO_OP, audited
@@ -50,8 +51,7 @@ def decide_gate(stage_id: uuid.UUID, *, actor: Actor, approved: bool, reason: st
         if gate is not None and _repeats(gate, actor, approved, reason):
             entry.outcome = NO_OP
             return Decision(stage_id, stage.state, approved, reason)
-        _check_open(gate, run, moves.now)
-        assert gate is not None
+        gate = _open_gate(gate, run, moves.now)
         GateDecision.objects.create(
             gate=gate,
             user_id=actor.user_id,
@@ -91,7 +91,8 @@ def _repeats(gate: Gate, actor: Actor, approved: bool, reason: str) -> bool:
     raise Refusal("gate_decision_conflict", f"this gate was already {gate.state}; a decision is final")
 
 
-def _check_open(gate: Gate | None, run: RunRow, now: object) -> None:
+def _open_gate(gate: Gate | None, run: RunRow, now: datetime) -> Gate:
+    """The gate, if it may still be decided; else the refusal that says why not."""
     if run.failure_code == "deadline_exceeded" or (run.deadline_at is not None and run.deadline_at <= now):
         raise Refusal("deadline_exceeded", "the run passed its deadline; start a newly approved run")
     if run.status == RunStatus.CANCELLED:
@@ -100,3 +101,4 @@ def _check_open(gate: Gate | None, run: RunRow, now: object) -> None:
         raise Refusal("stage_state_invalid", "this stage does not wait for a decision")
     if gate.state == GateState.EXPIRED or (gate.expires_at is not None and gate.expires_at <= now):
         raise Refusal("approval_stale", "this gate expired; silence never consents")
+    return gate

@@ -7,6 +7,7 @@ Here both are one rename inside the broker's own folder.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import uuid
@@ -15,33 +16,32 @@ from queue import Empty
 from typing import Any
 
 from kombu.transport import TRANSPORT_ALIASES, filesystem
-from kombu.utils.json import dumps, loads
 
 UNFINISHED = ".unfinished"  # in a name that no queue's messages end in
 
 
 class Channel(filesystem.Channel):
-    def _put(self, queue: str, payload: Any, **kwargs: Any) -> None:
+    def _put(self, queue: Any, message: Any, **kwargs: Any) -> None:
         name = f"{time.time_ns()}_{uuid.uuid4()}.{queue}.msg"
         final = Path(self.data_folder_out, name)
         begun = final.with_name(name + UNFINISHED)
-        begun.write_text(dumps(payload))
+        begun.write_text(json.dumps(message))
         begun.rename(final)
 
-    def _get(self, queue: str) -> Any:
+    def _get(self, queue: Any, timeout: Any = None) -> Any:
         ending = f"{queue}.msg"
         for name in sorted(os.listdir(self.data_folder_in)):
             if name.partition(".")[2] != ending:
                 continue
-            message = Path(self.data_folder_in, name)
-            taken = message.with_name(name + UNFINISHED)
+            waiting = Path(self.data_folder_in, name)
+            taken = waiting.with_name(name + UNFINISHED)
             try:
-                message.rename(taken)
+                waiting.rename(taken)
             except FileNotFoundError:
                 continue  # another consumer was quicker
             text = taken.read_text()
             taken.unlink()
-            return loads(text)
+            return json.loads(text)
         raise Empty
 
 

@@ -46,7 +46,8 @@ OPTION_DEFAULTS: dict[str, Any] = {
 class Intent:
     """What a caller wants to be run. Either `stages` (inline), or `pipeline` with `input` (managed), never both.
 
-    A stage is {name, handler, input?, description?, depends_on?, run_next_if_failed?, effect_mode?, approval?, options?}.
+    A stage is {name, handler, input?, description?, depends_on?, run_next_if_failed?, effect_mode?, approval?,
+    options?}.
     """
 
     name: str | None
@@ -141,7 +142,7 @@ def _find(application_id: uuid.UUID, key: str) -> tuple[uuid.UUID, str] | None:
         "SELECT run_id, fingerprint FROM pipelines_runidentity WHERE application_id = %s AND key = %s",
         [application_id, key],
     )
-    return rows[0] if rows else None  # type: ignore[return-value]
+    return (rows[0][0], rows[0][1]) if rows else None
 
 
 def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:

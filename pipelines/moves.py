@@ -317,17 +317,19 @@ class Moves:
     def output(self, stage: StageRow, body: str, *, attempt: uuid.UUID | None) -> uuid.UUID:
         """Keeps an output (JSON text) and returns its id; setting it on the stage is the caller's move."""
         encoded = body.encode()
-        row = {
-            "id": new_id(),
-            "stage_id": stage.id,
-            "epoch": stage.epoch,
-            "attempt": attempt,
-            "body": body,
-            "size": len(encoded),
-            "digest": sha256(encoded).hexdigest(),
-        }
-        self._outputs.append(row)
-        return row["id"]
+        output = new_id()
+        self._outputs.append(
+            {
+                "id": output,
+                "stage_id": stage.id,
+                "epoch": stage.epoch,
+                "attempt": attempt,
+                "body": body,
+                "size": len(encoded),
+                "digest": sha256(encoded).hexdigest(),
+            }
+        )
+        return output
 
     def open_gate(
         self, stage: StageRow, moment: str, *, attempt: AttemptRow | None = None, output: uuid.UUID | None = None

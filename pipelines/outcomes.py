@@ -117,7 +117,10 @@ def time_out(moves: Moves, judge: Judge, stage: StageRow, attempt: AttemptRow) -
 
 
 def lose(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
-    """The lease ran out: back to ready with recovery + 1, given up above the limit; `external` waits for reconciliation."""
+    """The lease ran out: back to ready with recovery + 1, given up above the limit.
+
+    Effect mode `external` waits for reconciliation instead.
+    """
     cause = f"lease of {attempt.worker or 'its worker'} ran out"
     if stage.effect_mode == "external":
         _doubt(moves, stage, attempt, "lose", "LEASE_EXPIRED", cause)

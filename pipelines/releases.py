@@ -100,16 +100,19 @@ def release_in_force(
 
 
 def _put_in_force(release: Release) -> None:
+    pipeline, environment = release.pipeline, release.environment
+    if pipeline is None or environment is None:
+        raise Refusal("release_not_active", "an inline release belongs to its runs; it is never put in force")
     with transaction.atomic():
         # the pipeline's row serialises activations, so that two at once leave one in force
-        Pipeline.objects.select_for_update(no_key=True).get(id=release.pipeline_id)
+        Pipeline.objects.select_for_update(no_key=True).get(id=pipeline.id)
         release.refresh_from_db()
         if release.status == ReleaseStatus.ACTIVE:
             return
         if release.status in (ReleaseStatus.REVOKED, ReleaseStatus.RETIRED):
             raise Refusal("release_not_active", f"a {release.status} release cannot be put in force")
-        Release.objects.filter(
-            pipeline_id=release.pipeline_id, environment_id=release.environment_id, status=ReleaseStatus.ACTIVE
-        ).update(status=ReleaseStatus.SUPERSEDED)
+        Release.objects.filter(pipeline=pipeline, environment=environment, status=ReleaseStatus.ACTIVE).update(
+            status=ReleaseStatus.SUPERSEDED
+        )
         Release.objects.filter(id=release.id).update(status=ReleaseStatus.ACTIVE, activated_at=RecourseNow())
         release.refresh_from_db()

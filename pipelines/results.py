@@ -191,7 +191,7 @@ class _Desk:
     def _apply(self, stage: StageRow, attempt: AttemptRow, result: Result, digest: str) -> None:
         self._context += context.rows(stage.run_id, result.context_items, attempt.id)
         self._logs += [{**line, "attempt": attempt.id} for line in result.logs]
-        facts = {"result_digest": digest, "usage": result.usage}
+        facts: dict[str, Any] = {"result_digest": digest, "usage": result.usage}
         if result.status == "failed":
             outcomes.fail(
                 self._moves,

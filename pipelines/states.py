@@ -161,9 +161,9 @@ GATE_MOVES: dict[str, dict[GateState, GateState]] = {
 
 DEAD_LETTER_MOVES: dict[str, dict[DeadLetterState, DeadLetterState]] = {
     "acknowledge": {DeadLetterState.OPEN: DeadLetterState.ACKNOWLEDGED},
-    "redrive": {state: DeadLetterState.REDRIVEN for state in OPEN_DEAD_LETTER},
-    "discard": {state: DeadLetterState.DISCARDED for state in OPEN_DEAD_LETTER},
-    "resolve": {state: DeadLetterState.RESOLVED for state in OPEN_DEAD_LETTER},
+    "redrive": dict.fromkeys(OPEN_DEAD_LETTER, DeadLetterState.REDRIVEN),
+    "discard": dict.fromkeys(OPEN_DEAD_LETTER, DeadLetterState.DISCARDED),
+    "resolve": dict.fromkeys(OPEN_DEAD_LETTER, DeadLetterState.RESOLVED),
 }
 
 # Verbs of people on runs: the states they accept, and the states in which they change nothing and say so.

@@ -10,8 +10,10 @@ from pipelines.ids import new_id
 from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
 from pipelines.models.definitions import Application, Environment
 from pipelines.models.runs import Run, Stage
-from pipelines.states import ACTIVE_ATTEMPT, OPEN_DEAD_LETTER, TERMINAL_ATTEMPT
 from pipelines.states import (
+    ACTIVE_ATTEMPT,
+    OPEN_DEAD_LETTER,
+    TERMINAL_ATTEMPT,
     AttemptState,
     DeadLetterReason,
     DeadLetterState,
@@ -136,7 +138,7 @@ class LogLine(models.Model):
 
 
 class LateEvidence(models.Model):
-    """A result that came too late: it changes no state and is kept, for whoever has to find out what really happened."""
+    """A result that came too late: it changes no state, and is kept for who must find out what really happened."""
 
     id = models.BigAutoField(primary_key=True)
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="late_evidence")

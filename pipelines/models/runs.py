@@ -60,8 +60,8 @@ class Run(models.Model):
         constraints = [closed_set("status", RunStatus, "run_status_known")]
         indexes = [
             models.Index(fields=["workspace", "-created_at", "-id"], name="run_newest"),
-            # An API key sees one application in one environment. A person's filter takes each of these pairs in turn: they
-            # are few, and so every list has an index in its own order.
+            # An API key sees one application in one environment. A person's filter takes each of these pairs in turn:
+            # they are few, and so every list has an index in its own order.
             models.Index(fields=["application", "environment", "-created_at", "-id"], name="run_by_application"),
             models.Index(fields=["application", "environment", "status", "-created_at", "-id"], name="run_by_status"),
             models.Index(fields=["pipeline", "environment", "-created_at", "-id"], name="run_by_pipeline"),
@@ -119,7 +119,7 @@ class RunSearch(models.Model):
 
 
 class RunIdentity(models.Model):
-    """Makes creation safe to repeat: one row per application, environment and key, gone only with its run (P22, P25)."""
+    """Makes creation safe to repeat: one row per application and key, gone only with its run (P22, P25)."""
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="identity")
     application = models.ForeignKey(Application, models.CASCADE, related_name="+", db_index=False)
