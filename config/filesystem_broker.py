@@ -21,7 +21,7 @@ UNFINISHED = ".unfinished"  # in a name that no queue's messages end in
 
 
 class Channel(filesystem.Channel):
-    def _put(self, queue: Any, message: Any, **kwargs: Any) -> None:
+    def _put(self, queue: Any, message: Any, **kwargs: Any) -> None:  # type: ignore[override]
         name = f"{time.time_ns()}_{uuid.uuid4()}.{queue}.msg"
         final = Path(self.data_folder_out, name)
         begun = final.with_name(name + UNFINISHED)
