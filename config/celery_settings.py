@@ -16,6 +16,7 @@ from typing import Any
 from config import filesystem_broker
 
 SWEEP_SECONDS = 1.0
+RETENTION_SECONDS = 3600.0
 POLL_SECONDS = 0.05
 
 
@@ -48,6 +49,11 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             # A sweep that waited longer than this is superseded by the next: workers that were away find a few, not a
             # thousand.
             "sweep": {"task": "pipelines.tasks.sweep", "schedule": SWEEP_SECONDS, "options": {"expires": 5}},
+            "retention": {
+                "task": "pipelines.tasks.retention",
+                "schedule": RETENTION_SECONDS,
+                "options": {"expires": RETENTION_SECONDS},
+            },
         },
     }
 

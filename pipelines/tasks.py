@@ -12,6 +12,7 @@ from django.conf import settings
 from recourse import default_registry
 
 from pipelines import executor, sweeps
+from pipelines.retention import remove_older_than
 
 
 class _Process:
@@ -43,6 +44,12 @@ def sweep() -> dict[str, int]:
     done = sweeps.sweep()
     executor.hint_overdue()
     return done
+
+
+@shared_task(name="pipelines.tasks.retention")
+def retention() -> int:
+    """Removes runs that are older than the operator said; nothing when they said nothing."""
+    return remove_older_than(settings.RECOURSE_RETENTION_DAYS)
 
 
 @shared_task(name="pipelines.tasks.execute_ready")

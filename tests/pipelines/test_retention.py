@@ -14,7 +14,7 @@ from django.db import IntegrityError, InternalError, transaction
 from django.db.models import ForeignKey
 
 from approvals.transitions import decide_gate
-from pipelines import retention, sweeps, transitions
+from pipelines import retention, sweeps, tasks, transitions
 from pipelines.creation import Intent, Place, create_run
 from pipelines.management.commands.retention import Command
 from pipelines.models import Application, AuditEvent, Event, Release, Run, RunIdentity, Stage, WorkerSession, Workspace
@@ -197,6 +197,7 @@ def test_nothing_goes_unasked(start_run: StartRun, hand: Hand, clock: Clock, set
     out, err = StringIO(), StringIO()
     call_command("retention", stdout=out, stderr=err)
     assert retention.remove_older_than(0) == 0
+    assert tasks.retention() == 0
     assert "off" in err.getvalue()
     assert Run.objects.count() == 1
 
@@ -214,6 +215,10 @@ def test_the_command_removes_and_says_how_many(start_run: StartRun, hand: Hand, 
     out = StringIO()
     call_command("retention", stdout=out)
     assert out.getvalue() == "1 runs removed\n"
+    start_run("first")
+    hand.finish()
+    clock.advance(days=31)
+    assert tasks.retention() == 1, "beat's task does the same"
     assert "only record" in Command.help
 
 
