@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import structlog
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection
+from django.db import DataError, InterfaceError, OperationalError, connection
 from recourse import Job, Registry, clock, default_registry
 from recourse.context import Control
 from recourse.execution import Report
@@ -82,6 +82,7 @@ class Executor:
         self._runners = Runners(registry, THREADS, lambda held, report: self._done.put((held, report)))
         self._held: dict[str, Held] = {}
         self._batch = THREADS
+        self._may_have_strays = False
         self._claimed_at = 0.0
         self._renew_at = 0.0
         self._applications: dict[tuple[str, str], uuid.UUID] = {}
@@ -97,18 +98,23 @@ class Executor:
         """
         ended = 0
         turn_ends = clock.now() + TURN_SECONDS
+
+        def may_claim() -> bool:
+            return not stopping.is_set() and clock.now() < turn_ends
+
         execute(
             "UPDATE pipelines_workersession SET last_seen_at = recourse_now() WHERE id = %s", [self.holder.session_id]
         )
         with listener.subscribed(None) as waiter:
             queues = self._queues()
             while True:
-                may_claim = not stopping.is_set() and clock.now() < turn_ends
-                if may_claim and len(self._held) < self._batch:
+                if self._may_have_strays:
+                    self._give_back_strays()
+                if may_claim() and len(self._held) < self._batch:
                     self._claim(queues)
                 if self._held:
                     ended += self._collect(may_claim)
-                elif not may_claim or not self._linger(waiter, queues):
+                elif not may_claim() or not self._linger(waiter, queues):
                     break
                 else:
                     queues = self._queues()
@@ -159,7 +165,14 @@ class Executor:
 
     def _claim(self, queues: list[Queue]) -> None:
         asked_at = clock.now()
-        jobs = leases.claim(self.holder, queues, limit=self._batch - len(self._held), acquire=True)
+        try:
+            jobs = leases.claim(self.holder, queues, limit=self._batch - len(self._held), acquire=True)
+        except (OperationalError, InterfaceError):
+            if not self._held:
+                self._may_have_strays = True
+                raise
+            self._lose_connection()  # an outage: what is held is brought to its end all the same
+            return
         self._start(jobs, asked_at)
 
     def _start(self, jobs: list[leases.Job], asked_at: float) -> None:
@@ -173,10 +186,10 @@ class Executor:
             self._held[held.job.execution_id] = held
             self._runners.start(held)
 
-    def _collect(self, may_claim: bool) -> int:
+    def _collect(self, may_claim: Callable[[], bool]) -> int:
         """Waits for at least one handler to end, reports what has, renews what is due; returns how many ended.
 
-        With `may_claim` it goes on with the stages that the reported ones made ready.
+        While it `may_claim` it goes on with the stages that the reported ones made ready.
         """
         ended = self._finished(min(0.5, max(0.0, self._renew_at - clock.now())))
         if clock.now() >= self._renew_at:
@@ -188,7 +201,7 @@ class Executor:
         if not self._held:
             self._pace(clock.now() - self._claimed_at)
         asked_at = clock.now()
-        self._start(self._report(ended, self._batch - len(self._held) if may_claim else 0), asked_at)
+        self._start(self._report(ended, self._batch - len(self._held) if may_claim() else 0), asked_at)
         return len(ended)
 
     def _finished(self, seconds: float) -> list[tuple[Held, Report | None]]:
@@ -217,10 +230,21 @@ class Executor:
             if report is not None and report.outcome not in ("released", "stopped")
         ]
         given_back = [held for held, report in ended if report is None or report.outcome in ("released", "stopped")]
-        answer = self._persist(lambda: results.report_and_claim(self.holder, reports, served=self._serves, limit=limit))
+        answer = self._persist(lambda: self._deliver(reports, limit))
         for held in given_back:
             self._persist(lambda held=held: self._give_back(held))
-        return answer[1] if answer else []
+        return answer or []
+
+    def _deliver(self, reports: list[results.Result], limit: int) -> list[leases.Job]:
+        """Reports a batch. A result that cannot be stored becomes a failure that says so, and spoils no other."""
+        try:
+            return results.report_and_claim(self.holder, reports, served=self._serves, limit=limit)[1]
+        except DataError as error:
+            if len(reports) > 1:
+                return [job for report in reports for job in self._deliver([report], limit // len(reports))]
+            log.error("executor.result_not_storable", attempt=str(reports[0].execution_id), error=str(error).strip())
+            refused = _not_storable(reports[0], error)
+            return results.report_and_claim(self.holder, [refused], served=self._serves, limit=limit)[1]
 
     def _persist(self, write: Callable[[], T]) -> T | None:
         """Repeats a write through a database outage, for as long as a lease may live; never runs a handler again."""
@@ -230,18 +254,40 @@ class Executor:
             try:
                 return write()
             except (OperationalError, InterfaceError) as error:
-                connection.close()
+                self._lose_connection()
                 if clock.now() > give_up_at:
                     log.error("executor.result_not_confirmed", error=str(error).strip())
                     return None
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
 
-    def _give_back(self, held: Held) -> None:
+    def _lose_connection(self) -> None:
+        connection.close()
+        self._may_have_strays = True
+
+    def _give_back_strays(self) -> None:
+        """Attempts that were given to us in an answer that never came: nobody began them, so nothing is counted."""
         try:
-            leases.release(self.holder, uuid.UUID(held.job.stage_id), uuid.UUID(held.job.execution_id))
+            for stage_id, attempt_id in query(
+                "SELECT stage_id, id FROM pipelines_attempt WHERE session_id = %s AND state = 'running'"
+                " AND expires_at > recourse_now()",
+                [self.holder.session_id],
+            ):
+                if str(attempt_id) not in self._held:
+                    self._release(stage_id, attempt_id)
+        except (OperationalError, InterfaceError):
+            connection.close()
+            return
+        self._may_have_strays = False
+
+    def _give_back(self, held: Held) -> None:
+        self._release(uuid.UUID(held.job.stage_id), uuid.UUID(held.job.execution_id))
+
+    def _release(self, stage_id: uuid.UUID, attempt_id: uuid.UUID) -> None:
+        try:
+            leases.release(self.holder, stage_id, attempt_id)
         except Refusal as refusal:
-            log.info("executor.already_lost", attempt=held.job.execution_id, reason=refusal.code)
+            log.info("executor.already_lost", attempt=str(attempt_id), reason=refusal.code)
 
     def _renew(self) -> None:
         asked_at = clock.now()
@@ -377,4 +423,16 @@ def _result(job: Job, body: dict[str, Any]) -> results.Result:
         ],
         logs=list(body.get("logs") or ()),
         usage=body.get("usage"),
+    )
+
+
+def _not_storable(result: results.Result, error: DataError) -> results.Result:
+    return results.Result(
+        stage_id=result.stage_id,
+        execution_id=result.execution_id,
+        attempt=result.attempt,
+        status="failed",
+        error_code="RESULT_INVALID",
+        error_message=f"the handler's result cannot be stored: {str(error).strip()}",
+        retryable=False,
     )
