@@ -424,3 +424,23 @@ def test_a_text_of_any_length_that_is_allowed_can_be_searched(api: Api, worker: 
     job = worker.take()
     more = [{"key": f"m{number}", "value": words} for number in range(40)]
     assert worker.report(job, contextItems=more).status_code == 202
+
+
+def test_a_fault_of_ours_is_logged_and_told_in_the_api_s_own_words(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last resort: a 500 is a problem document too, and gives nothing of the inside away."""
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("the inside")
+
+    monkeypatch.setattr("pipelines.api.find_by_key", broken)
+    api._client.raise_request_exception = False
+    answer = api.post("/pipelines/by-idempotency-key", {"idempotencyKey": "k"})
+    assert (answer.status_code, answer["Content-Type"]) == (500, "application/problem+json")
+    assert answer.json()["code"] == "internal_error"
+    assert b"inside" not in answer.content
+
+
+def test_people_get_pages_and_programs_get_problems(api: Api) -> None:
+    for path, kind in (("/nope", "application/problem+json"), ("/console/nope", "text/html; charset=utf-8")):
+        answer = api.get(path)
+        assert (answer.status_code, answer["Content-Type"]) == (404, kind)
