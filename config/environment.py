@@ -291,6 +291,7 @@ def _database(url: str, data_dir: Path, pool: int, problems: list[str]) -> dict[
     # A pool belongs to the long-lived threads of a web process. Workers fork, and a pool does not survive that: they
     # and the commands keep one connection each.
     options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": pool, "timeout": 5}} if pool else {}
+    options["prepare_threshold"] = 3  # for the engine's statements, see pipelines/sql.py
     common = {
         "ENGINE": "django.db.backends.postgresql",
         "CONN_MAX_AGE": 0 if pool else 600,

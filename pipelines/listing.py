@@ -21,7 +21,7 @@ from pipelines.access import Actor
 from pipelines.filters import RunFilter
 from pipelines.models import Application, Environment, Pipeline
 from pipelines.paging import Cut, Position
-from pipelines.sql import execute, query
+from pipelines.sql import execute, planned
 
 GLANCE = 2_000  # newest runs that are looked through first: a common word fills the page there
 RARE = 5_000  # hits that are gathered and sorted at once
@@ -108,7 +108,7 @@ class _Search:
 
     def run(self) -> list[Position]:
         statement = self._by_stage() or self._by_value() or self._plain()
-        return [(at, run_id) for at, run_id in query(statement, self.params)]
+        return [(at, run_id) for at, run_id in planned(statement, self.params)]
 
     def conditions(self, *, with_code: bool = True) -> str:
         """What every run of the list fulfils, apart from its words."""
@@ -261,7 +261,7 @@ def _gather(search: _Search, limit: str) -> tuple[int, list[Position]]:
         # an estimate for a prefix is a guess, and a wrong one would read the whole table
         execute("SET LOCAL enable_seqscan = off")
         execute("SET LOCAL jit = off")
-        rows = query(
+        rows = planned(
             "WITH hit AS MATERIALIZED (SELECT w.run_id FROM pipelines_runsearch w"
             f" WHERE w.words @@ {_QUERY} {limit}),"
             " found AS MATERIALIZED (SELECT r.created_at, r.id FROM hit JOIN pipelines_run r ON r.id = hit.run_id"
@@ -280,7 +280,7 @@ def _walk(search: _Search, reach: int) -> tuple[list[Position], bool]:
         f"SELECT r.created_at, r.id FROM pipelines_run r WHERE {search.conditions()}"
         f" ORDER BY r.created_at {search.direction}, r.id {search.direction} LIMIT {reach}"
     )
-    found = query(
+    found = planned(
         # the fence (OFFSET 0) keeps the planner from turning the walk into a join over all hits
         f"SELECT recent.created_at, recent.id FROM ({recent}) recent CROSS JOIN LATERAL ("
         "SELECT FROM pipelines_runsearch w WHERE w.run_id = recent.id"
@@ -290,7 +290,7 @@ def _walk(search: _Search, reach: int) -> tuple[list[Position], bool]:
     )
     whole = len(found) >= search.cut.reach
     if not whole:
-        whole = query(f"SELECT count(*) FROM ({recent}) recent", search.params)[0][0] < reach
+        whole = planned(f"SELECT count(*) FROM ({recent}) recent", search.params)[0][0] < reach
     return [(at, run_id) for at, run_id in found], whole
 
 

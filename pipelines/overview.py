@@ -20,7 +20,7 @@ from pipelines.access import Actor
 from pipelines.filters import RunFilter
 from pipelines.models import Run, RunIdentity
 from pipelines.paging import Cut
-from pipelines.sql import execute, query
+from pipelines.sql import execute, planned
 from pipelines.states import RunStatus, StageState
 
 CAP = 1000
@@ -90,7 +90,7 @@ class Rows:
 def glances(runs: Sequence[Run]) -> dict[uuid.UUID, Glance]:
     """The glance of each run, in two statements."""
     ids = [run.id for run in runs]
-    rows = query(
+    rows = planned(
         """
         SELECT t.run_id, t.total, t.done, t.name, t.state, t.last_error_code, t.last_error_message, t.handler,
             t.available_at, t.retry_count, g.opened_at, g.expires_at, a.worker, p.percent, p.message
@@ -120,7 +120,7 @@ def facets(actor: Actor) -> dict[str, list[Facet]]:
     with transaction.atomic():
         # whether a value has many runs or none is not in the statistics; a guess of many would read the whole table
         execute("SET LOCAL enable_seqscan = off")
-        rows = query(
+        rows = planned(
             f"""
             WITH choice AS (
                 (SELECT 'pipeline' AS field, slug AS value, 0 AS place, id FROM pipelines_pipeline
@@ -183,7 +183,7 @@ def _ends(cancelled: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
     """Who cancelled these runs, and why."""
     if not cancelled:
         return {}
-    rows = query(
+    rows = planned(
         "SELECT DISTINCT ON (run_id) run_id, actor, reason FROM pipelines_event"
         " WHERE run_id = ANY(%s) AND kind = 'run.cancelled' ORDER BY run_id, id DESC",
         [list(cancelled)],

@@ -35,7 +35,7 @@ from pipelines.models import (
 )
 from pipelines.paging import Cut, Page, page
 from pipelines.retries import PolicyFact, Target, targets
-from pipelines.sql import query
+from pipelines.sql import planned
 from pipelines.states import ACTIVE_ATTEMPT, GateState, SessionState, StageState
 
 FACET_CAP = 1_000
@@ -89,7 +89,7 @@ def run_list(actor: Actor, wanted: RunFilter = ANY_RUN, cut: Cut = FIRST_PAGE) -
 
 def run_progress(run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Progress]:
     """How far runs are, in one query for all of them."""
-    rows = query(
+    rows = planned(
         """
         SELECT s.run_id, count(*), count(*) FILTER (WHERE s.state IN ('completed', 'skipped')),
             (array_agg(ARRAY[s.name, s.state, s.last_error_code, left(s.last_error_message, 500)] ORDER BY
@@ -121,7 +121,7 @@ def status_facets(actor: Actor, statuses: Sequence[str], cap: int = FACET_CAP) -
         for table, name in (("a", "application"), ("e", "environment"))
         if getattr(actor, f"{name}_id") is not None
     )
-    rows = query(
+    rows = planned(
         "SELECT v.status, least(sum(part.counted), %(reach)s)::int FROM unnest(%(statuses)s::text[]) v(status)"  # noqa: S608
         " CROSS JOIN pipelines_application a CROSS JOIN pipelines_environment e CROSS JOIN LATERAL ("
         "SELECT count(*) AS counted FROM (SELECT FROM pipelines_run r WHERE r.application_id = a.id"
@@ -243,7 +243,7 @@ def is_live(session: WorkerSession, now: datetime) -> bool:
 def _live_workers(run: Run, handlers: set[str]) -> dict[str, list[str]]:
     if not handlers:
         return {}
-    rows = query(
+    rows = planned(
         "SELECT h.name, array_agg(DISTINCT w.worker_name ORDER BY w.worker_name) FROM pipelines_workersession w"
         " CROSS JOIN unnest(w.handlers) h(name) WHERE w.state = 'active' AND h.name = ANY(%s)"
         " AND w.last_seen_at > recourse_now() - make_interval(secs => %s)"

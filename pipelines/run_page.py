@@ -27,7 +27,7 @@ from pipelines.models import (
     StageOutput,
 )
 from pipelines.overview import TELLING
-from pipelines.sql import database_now, query
+from pipelines.sql import database_now, planned
 from pipelines.states import ACTIVE_ATTEMPT, OPEN_DEAD_LETTER, TERMINAL_RUN, GateState, RunStatus, StageState
 from pipelines.transitions import reconciliation_list
 
@@ -120,7 +120,7 @@ def pulse(actor: Actor, run_id: uuid.UUID) -> str:
     """What changes whenever the run page would: its last event and the last word of progress; 404 when not visible."""
     if not queries.visible_runs(actor).filter(id=run_id).exists():
         raise Refusal("not_found", "there is no such run")
-    event, progress = query(
+    event, progress = planned(
         "SELECT (SELECT max(id) FROM pipelines_event WHERE run_id = %(run)s), (SELECT max(p.at) FROM pipelines_stage s"
         " JOIN pipelines_attempt a ON a.stage_id = s.id AND a.state IN ('dispatched', 'running')"
         " JOIN pipelines_attemptprogress p ON p.attempt_id = a.id WHERE s.run_id = %(run)s)",
