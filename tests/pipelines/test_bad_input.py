@@ -54,7 +54,7 @@ RUN = {
     "deadlineSeconds": 60,
 }
 LINE = {"at": "2026-01-01T00:00:00Z", "level": "info", "message": "m", "fields": {"n": 1}}
-ID = str(uuid.uuid4())
+ID = "5f0c7f4e-0d5e-4a53-9d0c-0a8f0a5d2f10"  # the same in every process, or a parallel run collects different tests
 RESULT = {
     "executionId": ID,
     "attempt": 1,
