@@ -18,7 +18,7 @@ from pipelines.endpoints import answer, not_found
 from pipelines.errors import Refusal
 from pipelines.filters import RUN_FILTERS, chosen, identifiers, moment, read_run_filter, values
 from pipelines.models import Application, Environment, Pipeline, Policy, PolicyKind, PolicyStatus, Release
-from pipelines.operations_endpoint import Call, OperationsEndpoint, page_answer
+from pipelines.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.paging import page_of, read_cut
 from pipelines.shapes import Wrong, refusal
 from pipelines.sql import database_now
@@ -262,15 +262,16 @@ class ActivateRelease(OperationsEndpoint):
     """Puts a release in force; the one before it becomes superseded."""
 
     access = {"POST": RELEASE}
-    bodies = {"POST": wire.NoRequest}
+    bodies = {"POST": Verb}
     actions = {"POST": "release.activate"}
 
     def find(self, actor: Actor, **ids: uuid.UUID) -> Release:
         return _find_release(actor, ids["release_id"])
 
-    @extend_schema(request=wire.NoRequest, responses=wire.ReleaseView)
+    @extend_schema(request=Verb, responses=wire.ReleaseView)
     def post(self, call: Call) -> HttpResponse:
-        releases.activate_release(call.target.id, actor=call.actor)
+        _ = call.key  # checked like any other; activating again changes nothing, so there is nothing to remember
+        releases.activate_release(call.target.id, actor=call.actor, reason=call.reason)
         return answer(wire.release_view(_find_release(call.actor, call.target.id)))
 
 

@@ -76,10 +76,6 @@ class ApplicationRequest(Shape):
     name = Text(max_length=100, control=False)
 
 
-class NoRequest(Shape):
-    """An empty object."""
-
-
 class PipelineRequest(Shape):
     slug = Slug()
     name = Text(max_length=NAME, control=False)

@@ -48,12 +48,12 @@ def register_release(
     return release, created
 
 
-def activate_release(release_id: uuid.UUID, *, actor: Actor) -> Release:
+def activate_release(release_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Release:
     """Puts a release in force; the one before it becomes superseded. Already in force: nothing changes.
 
     A revoked or retired release is refused with `release_not_active`.
     """
-    with audited(actor, "release.activate", release=str(release_id)):
+    with audited(actor, "release.activate", reason=reason, release=str(release_id)):
         actor.require(RELEASE)
         release = Release.objects.filter(id=release_id, workspace_id=actor.workspace_id, pipeline__isnull=False).first()
         if release is None:

@@ -1,4 +1,4 @@
-"""What people and applications do to whole runs: pause, resume, cancel. Each verb: lock, check, write, record, announce.
+"""What people and applications do to whole runs: pause, resume, cancel. Each: lock, check, write, record, announce.
 
 Another workspace's or application's run is 404, before anything else is looked at.
 """

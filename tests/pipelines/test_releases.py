@@ -54,7 +54,7 @@ def test_a_release_is_registered_and_put_in_force(manager: Api, pipeline: str, s
     with pytest.raises(Refusal) as refused:
         start_run(pipeline="nightly", name=None)
     assert refused.value.code == "release_not_active"
-    activated = manager.post(f"/v1/releases/{release['id']}/activate")
+    activated = manager.post(f"/v1/releases/{release['id']}/activate", {"reason": "tested in staging"})
     assert (activated.status_code, activated.json()["status"]) == (200, "active")
     run = start_run(pipeline="nightly", name=None)
     assert (str(run.release_id), run.name) == (release["id"], "Nightly")
@@ -63,6 +63,7 @@ def test_a_release_is_registered_and_put_in_force(manager: Api, pipeline: str, s
         "release.register",
         "release.activate",
     ]
+    assert AuditEvent.objects.get(action="release.activate").reason == "tested in staging"
 
 
 def test_the_same_definition_again_is_the_same_release(manager: Api, pipeline: str) -> None:
