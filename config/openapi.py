@@ -84,7 +84,8 @@ def _document(
     routes: list[URLPattern | URLResolver], title: str, schemes: dict[str, Any], security: list[dict[str, Any]]
 ) -> dict[str, Any]:
     generator: Any = SchemaGenerator
-    document: dict[str, Any] = generator(patterns=routes, title=title, api_version="1").get_schema(public=True)
+    document: dict[str, Any] = generator(patterns=routes, api_version="1").get_schema(public=True)
+    document["info"] = {"title": title, "version": "1"}
     components = document.setdefault("components", {})
     components.setdefault("schemas", {})["Problem"] = PROBLEM
     components["securitySchemes"] = schemes
@@ -97,4 +98,5 @@ def _document(
             if isinstance(operation, dict) and "responses" in operation:
                 operation["responses"]["default"] = REFUSED
                 operation.pop("security", None)
+                operation["summary"] = operation.get("description", "").partition("\n")[0]
     return document

@@ -113,6 +113,7 @@ def test_the_document_names_every_route_of_v1(client: Client) -> None:
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
     document = answer.json()
     assert document["openapi"].startswith("3.")
+    assert document["info"]["title"] == "Recourse operations API"
     assert document == json.loads(json.dumps(operations_schema()))
     assert "/v1/executions/{execution_id}/pause" in document["paths"]
     assert document["components"]["securitySchemes"]["person"] == {"type": "http", "scheme": "bearer"}
