@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -32,6 +33,7 @@ from recourse.worker.runners import Runners
 from pipelines import leases, results
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
+from pipelines.jobs import Job as EngineJob
 from pipelines.listen import listener
 from pipelines.sql import execute, query
 from pipelines.wake import Queue
@@ -175,7 +177,7 @@ class Executor:
             return
         self._start(jobs, asked_at)
 
-    def _start(self, jobs: list[leases.Job], asked_at: float) -> None:
+    def _start(self, jobs: list[EngineJob], asked_at: float) -> None:
         if jobs and not self._held:
             self._claimed_at = asked_at
             self._renew_at = asked_at + _renew_every()
@@ -223,7 +225,7 @@ class Executor:
         elif seconds > SLOW_SECONDS:
             self._batch = max(THREADS, self._batch // 2)
 
-    def _report(self, ended: list[tuple[Held, Report | None]], limit: int) -> list[leases.Job]:
+    def _report(self, ended: list[tuple[Held, Report | None]], limit: int) -> list[EngineJob]:
         reports = [
             _result(held.job, report.body)
             for held, report in ended
@@ -232,10 +234,10 @@ class Executor:
         given_back = [held for held, report in ended if report is None or report.outcome in ("released", "stopped")]
         answer = self._persist(lambda: self._deliver(reports, limit))
         for held in given_back:
-            self._persist(lambda held=held: self._give_back(held))
+            self._persist(partial(self._give_back, held))
         return answer or []
 
-    def _deliver(self, reports: list[results.Result], limit: int) -> list[leases.Job]:
+    def _deliver(self, reports: list[results.Result], limit: int) -> list[EngineJob]:
         """Reports a batch. A result that cannot be stored becomes a failure that says so, and spoils no other."""
         try:
             return results.report_and_claim(self.holder, reports, served=self._serves, limit=limit)[1]

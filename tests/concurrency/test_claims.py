@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pipelines import leases
+from pipelines.jobs import Job
 from pipelines.models import Attempt, Event, Run
 from pipelines.transitions import cancel_run, pause_run, resume_run
 from tests.cast import Hand, Person
@@ -18,9 +18,9 @@ NewHand = Callable[..., Hand]
 PATIENCE_SECONDS = 60
 
 
-def pull_until(hand: Hand, enough: Callable[[], bool], limit: int) -> list[leases.Job]:
+def pull_until(hand: Hand, enough: Callable[[], bool], limit: int) -> list[Job]:
     """Pulls until there is enough, as a worker that looks again would."""
-    found: list[leases.Job] = []
+    found: list[Job] = []
     give_up_at = time.monotonic() + PATIENCE_SECONDS
     while not enough() and time.monotonic() < give_up_at:
         found += hand.pull(limit)

@@ -15,6 +15,7 @@ from approvals.transitions import decide_gate
 from pipelines import leases, results, sweeps
 from pipelines.access import Actor
 from pipelines.errors import Refusal
+from pipelines.jobs import Job
 from pipelines.models import Run, Stage
 from pipelines.sql import query
 from pipelines.transitions import cancel_run, pause_run, resume_run
@@ -259,7 +260,7 @@ class EngineMachine(RuleBasedStateMachine):
             run, stage = tried[(pick[0] * 10 + pick[1]) % len(tried)]
             yield run, stage, stage.attempts[-1 - pick[2] % len(stage.attempts)]
 
-    def _stage_of(self, job: leases.Job) -> oracle.Stage:
+    def _stage_of(self, job: Job) -> oracle.Stage:
         index = self.run_ids.index(job.run_id)
         return self.oracle.runs[index].stages[job.stage.position]
 

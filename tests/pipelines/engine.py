@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import leases
 from pipelines.errors import Refusal
+from pipelines.jobs import Job
 from pipelines.models import Attempt, DeadLetter, Event, Gate, Run, Stage, StageOutput
 from pipelines.sql import query
 
@@ -39,7 +39,7 @@ def status(run: Run) -> str:
     return Run.objects.get(id=run.id).status
 
 
-def attempt(job: leases.Job) -> Attempt:
+def attempt(job: Job) -> Attempt:
     return Attempt.objects.get(id=job.attempt_id)
 
 

@@ -27,7 +27,7 @@ from tests.pipelines.engine import attempts, output, stage, states, status
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 90
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from approvals.transitions import decide_gate
 from pipelines import leases, results, sweeps
 from pipelines.access import Actor
 from pipelines.errors import STATUS, Refusal
+from pipelines.jobs import Job
 from pipelines.models import Attempt, Event, Run, Stage
 from pipelines.moves import IllegalMove, Moves
 from pipelines.states import (
@@ -51,7 +52,7 @@ class Scene:
     clock: Clock
     operator: Actor
     application: Actor
-    job: leases.Job | None = None
+    job: Job | None = None
 
     @property
     def target(self) -> Stage:

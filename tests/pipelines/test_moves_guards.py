@@ -22,6 +22,24 @@ from tests.pipelines.engine import stage
 StartRun = Callable[..., Run]
 
 
+COPIED = (
+    "stage_id",
+    "run_id",
+    "number",
+    "epoch",
+    "state",
+    "worker",
+    "request_digest",
+    "dispatched_at",
+    "expires_at",
+    "error_code",
+    "error_message",
+    "traceback",
+    "result_digest",
+    "cause",
+)
+
+
 @contextmanager
 def guarded(words: str) -> Iterator[None]:
     """The block is refused by the database, in these words."""
@@ -31,28 +49,8 @@ def guarded(words: str) -> Iterator[None]:
 
 def copy_attempt(run: Run, **changes: Any) -> None:
     """A second row beside the stage's attempt, as a fault in the engine might write it."""
-    (row,) = query(
-        "SELECT stage_id, run_id, number, epoch, state, worker, request_digest, dispatched_at, expires_at, error_code,"
-        " error_message, traceback, result_digest, cause FROM pipelines_attempt WHERE run_id = %s",
-        [run.id],
-    )
-    names = [
-        "stage_id",
-        "run_id",
-        "number",
-        "epoch",
-        "state",
-        "worker",
-        "request_digest",
-        "dispatched_at",
-        "expires_at",
-        "error_code",
-        "error_message",
-        "traceback",
-        "result_digest",
-        "cause",
-    ]
-    values = dict(zip(names, row, strict=True)) | {"id": new_id()} | changes
+    (row,) = query(f"SELECT {', '.join(COPIED)} FROM pipelines_attempt WHERE run_id = %s", [run.id])
+    values = dict(zip(COPIED, row, strict=True)) | {"id": new_id()} | changes
     execute(
         f"INSERT INTO pipelines_attempt ({', '.join(values)}) VALUES ({', '.join(['%s'] * len(values))})",
         list(values.values()),

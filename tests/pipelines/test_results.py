@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines import leases, results, sweeps
+from pipelines.jobs import Job
 from pipelines.models import Attempt, ContextItem, LateEvidence, LogLine, Run
 from pipelines.transitions import cancel_run
 from tests.cast import Hand, Person
@@ -33,7 +34,7 @@ StartRun = Callable[..., Run]
 NewHand = Callable[..., Hand]
 
 
-def result_of(job: leases.Job, **changes: Any) -> results.Result:
+def result_of(job: Job, **changes: Any) -> results.Result:
     told = {"stage_id": job.stage.id, "execution_id": job.attempt_id, "attempt": job.number, "status": "succeeded"}
     return results.Result(**(told | changes))
 
