@@ -152,6 +152,30 @@ class EngineMachine(RuleBasedStateMachine):
         for run, stage in running[:1]:
             self._report(run, stage, stage.current(), stage.current().session, how, "FOO")
 
+    @rule(how=st.sampled_from(["succeeded", "succeeded", "failed"]), limit=st.integers(1, 3))
+    def report_and_go_on(self, how: str, limit: int) -> None:
+        """As the executor does: what the result made ready is handed on in the same transaction."""
+        running = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.state == "running"]
+        for run, stage in running[:1]:
+            attempt, session = stage.current(), stage.current().session
+            waiting = {id(found) for _, found in self.oracle.claimable()}
+            told = results.Result(
+                self._stage_id(stage), self.attempt_ids[id(attempt)], attempt.number, how, error_code="FOO"
+            )
+            expected = self.oracle.report(run, stage, attempt, session, how, "FOO")
+            made_ready = [found for _, found in self.oracle.claimable() if id(found) not in waiting]
+            (receipt,), jobs = results.report_and_claim(
+                self.hands[session].holder, [told], served=lambda queue: queue.handler == "Handler", limit=limit
+            )
+            assert (receipt.accepted, receipt.code) == (expected is None, expected)
+            assert len(jobs) == min(limit, len(made_ready))
+            for job in jobs:
+                following = self._stage_of(job)
+                assert following in made_ready
+                self.oracle.claim(run, following, session, acquire=True)
+                assert (job.number, job.stage.epoch) == (following.current().number, following.epoch)
+                self.attempt_ids[id(following.current())] = job.attempt_id
+
     # time
 
     @rule(ticks=st.integers(1, 3))
