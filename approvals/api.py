@@ -10,10 +10,10 @@ from django.urls import path
 from drf_spectacular.utils import extend_schema
 
 from approvals.transitions import decide_gate
-from pipelines.authentication import actor_of
-from pipelines.endpoints import Endpoint, answer
+from pipelines.api.authentication import actor_of
+from pipelines.api.endpoints import Endpoint, answer
+from pipelines.api.serializers import GateAnswer, GateOutcome
 from pipelines.keys import KeyHolder
-from pipelines.serializers import GateAnswer, GateOutcome
 
 
 class ResumeStage(Endpoint):

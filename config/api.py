@@ -19,7 +19,7 @@ from rest_framework import exceptions
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request
 
-from pipelines.bodies import MIB, read_body
+from pipelines.api.bodies import MIB, read_body
 from pipelines.errors import Refusal
 
 log = structlog.get_logger(__name__)

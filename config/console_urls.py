@@ -3,7 +3,7 @@
 from django.urls import path
 
 from config import login
-from pipelines import views as pipelines
+from pipelines.console import views as pipelines
 from recovery import views as recovery
 
 app_name = "console"

@@ -16,15 +16,15 @@ from django.urls import URLPattern, URLResolver, include, path
 from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
 
-from pipelines.shapes import Shape
+from pipelines.api.shapes import Shape
 
 OPERATIONS: list[URLPattern | URLResolver] = [
-    path("v1/", include("pipelines.operations_api")),
+    path("v1/", include("pipelines.api.operations")),
     path("v1/", include("recovery.api")),
 ]
 APPLICATION: list[URLPattern | URLResolver] = [
-    path("", include("pipelines.api")),
-    path("", include("pipelines.worker_api")),
+    path("", include("pipelines.api.application")),
+    path("", include("pipelines.api.workers")),
     path("", include("approvals.api")),
 ]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import rfc8785
 
-from pipelines.bodies import parse
+from pipelines.api.bodies import parse
+from pipelines.api.serializers import HANDLER, INPUT_BYTES, MOST_STAGES, NAME, TEN_YEARS, Options
+from pipelines.api.shapes import AnyJson, Check, Flag, ListOf, OneOf, Problems, Shape, Text, Whole, Wrong, json_problem
 from pipelines.creation import OPTION_DEFAULTS, STAGE_DEFAULTS
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.models import GateMoment
 from pipelines.models.runs import EffectMode
-from pipelines.serializers import HANDLER, INPUT_BYTES, MOST_STAGES, NAME, TEN_YEARS, Options
-from pipelines.shapes import AnyJson, Check, Flag, ListOf, OneOf, Problems, Shape, Text, Whole, Wrong, json_problem
 
 SLUG_LENGTH = 100
 DESCRIPTION = 10_000

@@ -130,7 +130,7 @@ class _Search:
         return " AND ".join(text for text in every if text)
 
     def _among(self, column: str, name: str) -> str:
-        values = self.params[name] or ()
+        values: Sequence[Any] = self.params[name] or ()
         if len(values) == 1:
             # one value as an equation: a list of one would cost the index its order
             self.params[f"only_{name}"] = values[0]

@@ -8,13 +8,13 @@ from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
-from pipelines import operations_serializers as wire
 from pipelines import queries
 from pipelines.access import RECOVER, STEER, VIEW, Actor
-from pipelines.endpoints import answer, not_found
+from pipelines.api import operations_serializers as wire
+from pipelines.api.endpoints import answer, not_found
+from pipelines.api.operations import list_parameters
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.models import DeadLetter
-from pipelines.operations_api import list_parameters
-from pipelines.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.paging import page_of, read_cut
 from recovery import dead_letters, serializers
 from recovery.filters import LETTER_FILTERS, OPERATION_FILTERS, filter_letters, filter_operations

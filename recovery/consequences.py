@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipelines.acts import Step
+from pipelines.console.acts import Step
 from pipelines.graph import descendants
 from pipelines.models import Stage
 from pipelines.states import ACTIVE_STAGE, TERMINAL_STAGE, StageState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.operations_serializers import HUGE, time
-from pipelines.shapes import Flag, Identifier, ListOf, Moment, OneOf, Shape, Text, Whole
+from pipelines.api.operations_serializers import HUGE, time
+from pipelines.api.shapes import Flag, Identifier, ListOf, Moment, OneOf, Shape, Text, Whole
 from pipelines.states import DeadLetterState, RunStatus, StageState
 from recovery.models import Operation
 from recovery.states import Disposition, OperationKind, OperationState

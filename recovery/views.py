@@ -11,9 +11,9 @@ from django.views.decorators.http import require_http_methods
 
 from pipelines import queries
 from pipelines.access import RECOVER, STEER
-from pipelines.acts import Act, perform
+from pipelines.console.acts import Act, perform
+from pipelines.console.screens import ScreenRequest, screen
 from pipelines.models import Run, Stage
-from pipelines.screens import ScreenRequest, screen
 from recovery import answers, consequences, transitions
 
 acting = require_http_methods(["GET", "HEAD", "POST"])

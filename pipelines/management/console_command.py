@@ -8,9 +8,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import ProgrammingError
 
+from pipelines.api.shapes import Text, Wrong
 from pipelines.definitions import Slug
 from pipelines.errors import Refusal
-from pipelines.shapes import Text, Wrong
 
 REFUSED = 2
 

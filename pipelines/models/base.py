@@ -30,7 +30,8 @@ def insert_only(name: str) -> pgtrigger.Trigger:
         operation=pgtrigger.Update | pgtrigger.Delete,
         func="""
             IF TG_OP = 'DELETE' AND current_setting('recourse.retention', true) = 'on' THEN RETURN OLD; END IF;
-            RAISE EXCEPTION 'rows of % are only ever added', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
+            RAISE EXCEPTION 'rows of % are only ever added', TG_TABLE_NAME
+                USING ERRCODE = 'integrity_constraint_violation';
         """,
     )
 

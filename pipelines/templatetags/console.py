@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from pipelines import offers
+from pipelines.console import offers
 
 register = template.Library()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.events import SENTENCES, tell
+from pipelines.console.events import SENTENCES, tell
 from pipelines.sql import database_now
 from pipelines.states import GATE_MOVES, STAGE_MOVES, DeadLetterState, RunStatus
 

@@ -113,7 +113,7 @@ def test_facets_are_links_with_counts_that_end_at_a_thousand(
     operator: Visitor, start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts are capped: a thousand and one is enough to say `1,000+`."""
-    from pipelines import overview
+    from pipelines.console import overview
 
     for _ in range(3):
         start_run()

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pipelines import serializers, shapes
-from pipelines.bodies import DEEPEST, MIB
+from pipelines.api import serializers, shapes
+from pipelines.api.bodies import DEEPEST, MIB
+from pipelines.api.shapes import Shape
 from pipelines.models import Run, WorkerSession
-from pipelines.shapes import Shape
 from tests.cast import Api, Worker
 
 STAGE = {
@@ -432,7 +432,7 @@ def test_a_fault_of_ours_is_logged_and_told_in_the_api_s_own_words(api: Api, mon
     def broken(*_: Any) -> None:
         raise RuntimeError("the inside")
 
-    monkeypatch.setattr("pipelines.api.find_by_key", broken)
+    monkeypatch.setattr("pipelines.api.application.find_by_key", broken)
     api._client.raise_request_exception = False
     answer = api.post("/pipelines/by-idempotency-key", {"idempotencyKey": "k"})
     assert (answer.status_code, answer["Content-Type"]) == (500, "application/problem+json")

@@ -12,8 +12,8 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from pipelines import catalog, releases
 from pipelines.access import CAPABILITIES
+from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, DeadLetter, Environment, Role, Run, Stage
-from pipelines.operations_endpoint import OperationsEndpoint
 from tests.cast import Api, Hand, Person, stages_of
 
 # The table of model §5, route by route. A route that is not here fails the tests: decide who may, then write it down.

@@ -11,7 +11,7 @@ from django.core.management.base import CommandParser
 
 from pipelines import catalog, releases
 from pipelines.access import RELEASE, Actor, person
-from pipelines.bodies import MIB
+from pipelines.api.bodies import MIB
 from pipelines.definitions import Definition, read_document, with_defaults
 from pipelines.errors import Refusal
 from pipelines.management.console_command import ConsoleCommand, slug

@@ -11,6 +11,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from pipelines.api.operations_endpoint import Verb
+from pipelines.api.serializers import HANDLER, NAME, TEN_YEARS, Options
+from pipelines.api.shapes import (
+    AnyJson,
+    Flag,
+    Identifier,
+    JsonObject,
+    ListOf,
+    Moment,
+    Number,
+    OneOf,
+    Problems,
+    Shape,
+    Text,
+    Whole,
+    Wrong,
+)
 from pipelines.blockers import Blocker
 from pipelines.context import REDACTED
 from pipelines.definitions import DESCRIPTION, Slug
@@ -31,24 +48,7 @@ from pipelines.models import (
     Stage,
     WorkerSession,
 )
-from pipelines.operations_endpoint import Verb
 from pipelines.queries import PolicyView, Progress
-from pipelines.serializers import HANDLER, NAME, TEN_YEARS, Options
-from pipelines.shapes import (
-    AnyJson,
-    Flag,
-    Identifier,
-    JsonObject,
-    ListOf,
-    Moment,
-    Number,
-    OneOf,
-    Problems,
-    Shape,
-    Text,
-    Whole,
-    Wrong,
-)
 from pipelines.states import (
     AttemptState,
     DeadLetterReason,

@@ -9,12 +9,20 @@ from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
-from pipelines.authentication import actor_of, place_of
+from pipelines.api.authentication import actor_of, place_of
+from pipelines.api.endpoints import Endpoint, answer, not_found
+from pipelines.api.serializers import (
+    Cancellation,
+    Creation,
+    IdempotentRunIntent,
+    Lookup,
+    PipelineView,
+    Reason,
+    RunIntent,
+)
 from pipelines.creation import Intent, create_run, find_by_key
-from pipelines.endpoints import Endpoint, answer, not_found
 from pipelines.errors import Refusal
 from pipelines.keys import KeyHolder
-from pipelines.serializers import Cancellation, Creation, IdempotentRunIntent, Lookup, PipelineView, Reason, RunIntent
 from pipelines.transitions import cancel_run
 from pipelines.wire import pipeline_body
 

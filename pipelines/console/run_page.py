@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pipelines import drawing, offers, queries
+from pipelines import queries
 from pipelines.access import Actor
 from pipelines.blockers import Blocker
+from pipelines.console import drawing, offers
+from pipelines.console.events import MINOR, Told, tell
+from pipelines.console.overview import TELLING
 from pipelines.errors import Refusal
-from pipelines.events import MINOR, Told, tell
 from pipelines.models import (
     Attempt,
     DeadLetter,
@@ -26,7 +28,6 @@ from pipelines.models import (
     Stage,
     StageOutput,
 )
-from pipelines.overview import TELLING
 from pipelines.sql import database_now, planned
 from pipelines.states import ACTIVE_ATTEMPT, OPEN_DEAD_LETTER, TERMINAL_RUN, GateState, RunStatus, StageState
 from pipelines.transitions import reconciliation_list

@@ -14,14 +14,12 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
-from pipelines import leases, progress, pulling, results, sessions
-from pipelines.authentication import WorkerCaller
-from pipelines.bodies import MIB
-from pipelines.endpoints import Endpoint, WorkerEndpoint, answer, not_found
-from pipelines.errors import Refusal
-from pipelines.keys import KeyHolder
-from pipelines.results import Receipt, Result
-from pipelines.serializers import (
+from pipelines import leases, progress, results, sessions
+from pipelines.api import pulling
+from pipelines.api.authentication import WorkerCaller
+from pipelines.api.bodies import MIB
+from pipelines.api.endpoints import Endpoint, WorkerEndpoint, answer, not_found
+from pipelines.api.serializers import (
     Accepted,
     Acknowledged,
     Acknowledgement,
@@ -45,7 +43,10 @@ from pipelines.serializers import (
     StageResult,
     StageStatus,
 )
-from pipelines.shapes import Wrong, read_id, refusal
+from pipelines.api.shapes import Wrong, read_id, refusal
+from pipelines.errors import Refusal
+from pipelines.keys import KeyHolder
+from pipelines.results import Receipt, Result
 from pipelines.wake import Queue
 from pipelines.wire import job_body, lease_body
 

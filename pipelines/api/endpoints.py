@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from django.http import HttpRequest, HttpResponse
 from rest_framework.views import APIView
 
-from pipelines.authentication import ApiKeyAuthentication, application_caller, worker_caller
-from pipelines.bodies import MIB, Unsupported, read_body
+from pipelines.api.authentication import ApiKeyAuthentication, application_caller, worker_caller
+from pipelines.api.bodies import MIB, Unsupported, read_body
+from pipelines.api.shapes import Shape, read_id
 from pipelines.errors import Refusal
-from pipelines.shapes import Shape, read_id
 from pipelines.sql import query
 
 ABOUT_THE_BODY = frozenset({400, 413, 415})

@@ -12,12 +12,13 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from pipelines import overview, queries, run_page, transitions
+from pipelines import queries, transitions
 from pipelines.access import STEER
-from pipelines.acts import Act, Step, perform
+from pipelines.console import overview, run_page
+from pipelines.console.acts import Act, Step, perform
+from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.filters import RUN_FILTERS, chosen, moment, read_run_filter, refuse_unknown
 from pipelines.paging import page_of, read_cut
-from pipelines.screens import ScreenRequest, screen, show
 from pipelines.sql import database_now
 from pipelines.states import DeadLetterState
 

@@ -9,10 +9,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from pipelines.bodies import MIB
-from pipelines.models import GateMoment
-from pipelines.models.runs import EffectMode
-from pipelines.shapes import (
+from pipelines.api.bodies import MIB
+from pipelines.api.shapes import (
     AnyJson,
     Flag,
     Identifier,
@@ -26,6 +24,8 @@ from pipelines.shapes import (
     Text,
     Whole,
 )
+from pipelines.models import GateMoment
+from pipelines.models.runs import EffectMode
 from pipelines.states import RunStatus, StageState
 
 NAME = 255

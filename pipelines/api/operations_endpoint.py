@@ -18,14 +18,14 @@ from django.http.request import QueryDict
 
 from pipelines import audit, queries
 from pipelines.access import Actor
-from pipelines.authentication import NO_PERSON, actor_of, application_caller, person_caller
-from pipelines.bodies import Unsupported, read_body
-from pipelines.endpoints import Endpoint, answer, check_accept, path_id
+from pipelines.api.authentication import NO_PERSON, actor_of, application_caller, person_caller
+from pipelines.api.bodies import Unsupported, read_body
+from pipelines.api.endpoints import Endpoint, answer, check_accept, path_id
+from pipelines.api.shapes import Shape, Text
 from pipelines.errors import Refusal
 from pipelines.filters import refuse_unknown
 from pipelines.models import Run, Stage
 from pipelines.paging import Page
-from pipelines.shapes import Shape, Text
 
 LONGEST_REASON = 10_000
 _LOWERCASE_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

@@ -11,16 +11,16 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from pipelines import catalog, queries, releases
-from pipelines import operations_serializers as wire
 from pipelines.access import ADMINISTER, RELEASE, VIEW, Actor
+from pipelines.api import operations_serializers as wire
+from pipelines.api.endpoints import answer, not_found
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
+from pipelines.api.shapes import Wrong, refusal
 from pipelines.definitions import Definition, with_defaults
-from pipelines.endpoints import answer, not_found
 from pipelines.errors import Refusal
 from pipelines.filters import RUN_FILTERS, chosen, identifiers, moment, read_run_filter, values
 from pipelines.models import Application, Environment, Pipeline, Policy, PolicyKind, PolicyStatus, Release
-from pipelines.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.paging import page_of, read_cut
-from pipelines.shapes import Wrong, refusal
 from pipelines.sql import database_now
 from pipelines.states import ReleaseStatus, SessionState
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from django.http import HttpResponse
 
+from pipelines.console.screens import ScreenRequest, go_on, show
 from pipelines.errors import Refusal
-from pipelines.screens import ScreenRequest, go_on, show
 
 LONGEST_REASON = 2000
 
