@@ -14,7 +14,6 @@ Guarantees I2, I4, I5, I6 together with the constraints and triggers of the tabl
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +21,11 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
+import orjson
+
 from pipelines import wake
 from pipelines.ids import new_id
-from pipelines.sql import execute, query, recordset
+from pipelines.sql import database_now, execute, query, recordset
 from pipelines.states import (
     ACTIVE_STAGE,
     ATTEMPT_MOVES,
@@ -63,8 +64,8 @@ class RunRow:
     status: RunStatus
     paused: bool
     pause_reason: str
-    started_at: datetime | None
-    finished_at: datetime | None
+    started_at: datetime | str | None  # as the database wrote it, until a move sets it
+    finished_at: datetime | str | None
     deadline_at: datetime | None
     failure_code: str
     failure_message: str
@@ -151,8 +152,8 @@ ATTEMPT_COLUMNS = (
 
 def read_stage(row: Sequence[Any]) -> StageRow:
     stage = StageRow(*row)
-    stage.approval = json.loads(stage.approval) if stage.approval else None  # type: ignore[arg-type]
-    stage.options = json.loads(stage.options)  # type: ignore[arg-type]
+    stage.approval = orjson.loads(stage.approval) if stage.approval else None  # type: ignore[arg-type]
+    stage.options = orjson.loads(stage.options)  # type: ignore[arg-type]
     stage.state = StageState(stage.state)
     return stage
 
@@ -186,7 +187,8 @@ class Moves:
             RunRow(*row)
             for row in query(
                 "SELECT id, workspace_id, application_id, environment_id, pipeline_id, name, status, paused,"
-                " pause_reason, started_at, finished_at, deadline_at, failure_code, failure_message, failure_stage"
+                " pause_reason, started_at::text, finished_at::text, deadline_at, failure_code, failure_message,"
+                " failure_stage"
                 " FROM pipelines_run WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
                 + (" SKIP LOCKED" if skip_locked else ""),
                 [wanted],
@@ -195,7 +197,7 @@ class Moves:
         by_id = {run.id: run for run in runs}
         # a statement of its own, after the lock: its snapshot sees what the lock's last holder committed
         rows = query(
-            f"SELECT recourse_now(), {STAGE_COLUMNS} FROM pipelines_stage WHERE run_id = ANY(%s)"
+            f"SELECT recourse_now()::text, {STAGE_COLUMNS} FROM pipelines_stage WHERE run_id = ANY(%s)"
             " ORDER BY run_id, position",
             [list(by_id)],
         )
@@ -203,7 +205,8 @@ class Moves:
             by_id[row[2]].stages.append(read_stage(row[1:]))
         for run in runs:
             run.status = RunStatus(run.status)
-        now = rows[0][0] if rows else query("SELECT recourse_now()")[0][0]
+        # told as text, so that one time is read and not one a stage
+        now = datetime.fromisoformat(rows[0][0]) if rows else database_now()
         return cls(now, runs, actor)
 
     def active_attempts(self, stage_ids: Iterable[uuid.UUID]) -> list[AttemptRow]:
