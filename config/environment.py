@@ -19,6 +19,11 @@ from config import embedded, secret_files
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
+# The engine's statements are prepared and always planned for any parameters: planning the claim anew costs more than the
+# claim. Such a plan may be made while tables are still empty, when reading them whole looks cheap, and would be kept as
+# they grow; so that is ruled out, and so is compiling plans, which the ruling out would provoke.
+SESSION_SETTINGS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
+
 
 @dataclass(frozen=True)
 class Variable:
@@ -292,6 +297,7 @@ def _database(url: str, data_dir: Path, pool: int, problems: list[str]) -> dict[
     # and the commands keep one connection each.
     options: dict[str, Any] = {"pool": {"min_size": 1, "max_size": pool, "timeout": 5}} if pool else {}
     options["prepare_threshold"] = 3  # for the engine's statements, see pipelines/sql.py
+    options["options"] = SESSION_SETTINGS
     common = {
         "ENGINE": "django.db.backends.postgresql",
         "CONN_MAX_AGE": 0 if pool else 600,
@@ -318,7 +324,8 @@ def _database(url: str, data_dir: Path, pool: int, problems: list[str]) -> dict[
             "No other database is supported."
         )
         return inside
-    options.update(parse_qsl(parts.query))
+    given = dict(parse_qsl(parts.query))
+    options.update(given, options=f"{SESSION_SETTINGS} {given.get('options', '')}".rstrip())
     return common | {
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),

@@ -655,8 +655,8 @@ class Moves:
                 " failure_message = r.failure_message, failure_stage = r.failure_stage, updated_at = %s"
                 " FROM json_to_recordset(%s::json) AS r(id uuid, status text, paused boolean, pause_reason text,"
                 " started_at timestamptz, finished_at timestamptz, failure_code text, failure_message text,"
-                " failure_stage uuid) WHERE t.id = r.id",
-                [self.now, recordset(dirty)],
+                " failure_stage uuid) WHERE t.id = r.id AND t.id = ANY(%s)",
+                [self.now, recordset(dirty), [row["id"] for row in dirty]],
             )
 
 
