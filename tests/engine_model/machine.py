@@ -46,7 +46,7 @@ def runs(draw: st.DrawFn) -> oracle.Run:
                 needs=sorted(draw(earlier)),
                 bypass=draw(st.booleans()),
                 mode=draw(st.sampled_from(["none", "idempotent", "external"])),
-                gated=draw(st.sampled_from([None, None, "before", "after"])),
+                gated=draw(st.sampled_from([None, "before", "after"])),
                 gate_ticks=draw(ticks),
                 max_retries=draw(st.integers(0, 2)),
                 interval=draw(st.integers(1, 2)),
@@ -57,7 +57,7 @@ def runs(draw: st.DrawFn) -> oracle.Run:
     if not any(stage.needs for stage in stages):
         for position, stage in enumerate(stages):
             stage.needs = [position - 1] if position else []
-    return oracle.Run(stages, deadline=draw(st.none() | st.integers(3, 12)))
+    return oracle.Run(stages, deadline=draw(st.sampled_from([None, None, None, 3, 9])))
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -101,7 +101,10 @@ class EngineMachine(RuleBasedStateMachine):
         self._create(run)
 
     @rule(session=st.integers(0, 1), limit=st.integers(1, 4), acquire=st.booleans())
-    def claim(self, session: int, limit: int, acquire: bool) -> None:
+    def pull(self, session: int, limit: int, acquire: bool) -> None:
+        self._claim(session, limit, acquire)
+
+    def _claim(self, session: int, limit: int, acquire: bool) -> None:
         expected = {id(stage): (run, stage) for run, stage in self.oracle.claimable()}
         overdue = any(run.is_past_deadline(self.oracle.now) and not run.ended for run in self.oracle.runs)
         jobs = self.hands[session].pull(limit, acquire=acquire)
@@ -152,6 +155,26 @@ class EngineMachine(RuleBasedStateMachine):
         for run, stage in running[:1]:
             self._report(run, stage, stage.current(), stage.current().session, how, "FOO")
 
+    @rule(session=st.integers(0, 1), how=st.sampled_from(["succeeded", "succeeded", "failed"]))
+    def work(self, session: int, how: str) -> None:
+        """All there is to do, taken and ended in one go: brings stories forward."""
+        self._work(session, how)
+
+    @rule(session=st.integers(0, 1))
+    def succeed_with_everything(self, session: int) -> None:
+        self._work(session, "succeeded")
+
+    @rule(session=st.integers(0, 1))
+    def take_everything(self, session: int) -> None:
+        self._claim(session, 9, True)
+
+    def _work(self, session: int, how: str) -> None:
+        self._claim(session, 9, True)
+        for run in self.oracle.runs:
+            for stage in run.stages:
+                if stage.state == "running" and stage.current().session == session:
+                    self._report(run, stage, stage.current(), session, how, "FOO")
+
     @rule(how=st.sampled_from(["succeeded", "succeeded", "failed"]), limit=st.integers(1, 3))
     def report_and_go_on(self, how: str, limit: int) -> None:
         """As the executor does: what the result made ready is handed on in the same transaction."""
@@ -178,7 +201,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     # time
 
-    @rule(ticks=st.integers(1, 3))
+    @rule(ticks=st.sampled_from([1, 1, 1, 2, 3]))
     def let_time_pass(self, ticks: int) -> None:
         self.clock.advance(ticks * TICK_SECONDS)
         self.oracle.now += ticks
@@ -193,14 +216,19 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9), verb=st.sampled_from(["pause", "resume", "resume"]))
     def steer(self, pick: int, verb: str) -> None:
         run, run_id = self._run(pick)
+        if verb == "resume":
+            paused = [(one, self.run_ids[index]) for index, one in enumerate(self.oracle.runs) if one.paused]
+            run, run_id = paused[0] if paused else (run, run_id)
         act = {"pause": (self.oracle.pause, pause_run), "resume": (self.oracle.resume, resume_run)}[verb]
         with self._refused(act[0](run)):
             act[1](run_id, actor=self.operator)
 
     @precondition(lambda self: self.steps > 15)
-    @rule(pick=st.integers(0, 9))
-    def cancel(self, pick: int) -> None:
+    @rule(pick=st.integers(0, 9), luck=st.integers(0, 4))
+    def cancel(self, pick: int, luck: int) -> None:
         run, run_id = self._run(pick)
+        if luck and not run.ended:
+            return
         with self._refused(self.oracle.cancel(run)):
             cancel_run(run_id, actor=self.operator)
 
@@ -213,9 +241,29 @@ class EngineMachine(RuleBasedStateMachine):
                 self._stage_id(stage), actor=self.operator, scope=scope, reason="again", acknowledge_effects=True
             )
 
-    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9)))
-    def skip(self, pick: Pick) -> None:
+    @rule(pick=st.integers(0, 9), downstream=st.booleans())
+    def retry_before(self, pick: int, downstream: bool) -> None:
+        """What something that has not ended yet depends on: rare by chance, and where most can go wrong."""
+        behind = [
+            (run, run.stages[position])
+            for run in self.oracle.runs
+            for stage in run.stages
+            if stage.state in ("ready", "retry_scheduled", "waiting", "running")
+            for position in stage.needs
+        ]
+        if behind:
+            run, stage = behind[pick % len(behind)]
+            scope = "stage_and_downstream" if downstream else "stage"
+            with self._refused(self.oracle.retry(run, stage, downstream=downstream)):
+                retry_stage(
+                    self._stage_id(stage), actor=self.operator, scope=scope, reason="again", acknowledge_effects=True
+                )
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9)), luck=st.integers(0, 4))
+    def skip(self, pick: Pick, luck: int) -> None:
         run, stage = self._stage(pick)
+        if luck and stage.state in ("pending", "ready"):
+            return
         with self._refused(self.oracle.skip(run, stage)):
             skip_stage(self._stage_id(stage), actor=self.operator, reason="not needed")
 
@@ -229,6 +277,14 @@ class EngineMachine(RuleBasedStateMachine):
         run, stage = waiting[0] if waiting and pick[0] % 2 else self._stage(pick)
         with self._refused(self.oracle.decide(run, stage, approved=approved, reason=reason)):
             decide_gate(self._stage_id(stage), actor=self.application, approved=approved, reason=reason)
+
+    @rule()
+    def approve_what_waits(self) -> None:
+        for run in self.oracle.runs:
+            for stage in run.stages:
+                if stage.state == "waiting":
+                    with self._refused(self.oracle.decide(run, stage, approved=True, reason="")):
+                        decide_gate(self._stage_id(stage), actor=self.application, approved=True)
 
     # after every step
 
