@@ -1,3 +1,5 @@
+from importlib import import_module
+
 from django.apps import AppConfig
 
 
@@ -7,4 +9,6 @@ class ConfigConfig(AppConfig):
     name = "config"
 
     def ready(self) -> None:
-        from config import checks  # noqa: F401 - registers the system checks
+        import_module("config.checks")
+        # Whoever sends a task must know our broker: without this, Celery quietly takes one of its own choice.
+        import_module("config.celery")

@@ -17,7 +17,7 @@ from config import filesystem_broker
 
 SWEEP_SECONDS = 1.0
 RETENTION_SECONDS = 3600.0
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.02
 
 
 def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from config import embedded, secret_files
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# The engine's statements are prepared and always planned for any parameters: planning the claim anew costs more than the
+# The engine's statements are prepared and planned once, for any parameters: planning the claim anew costs more than the
 # claim. Such a plan may be made while tables are still empty, when reading them whole looks cheap, and would be kept as
 # they grow; so that is ruled out, and so is compiling plans, which the ruling out would provoke.
 SESSION_SETTINGS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"

@@ -47,6 +47,7 @@ LARGEST_BATCH = 200
 QUICK_SECONDS = 0.1  # a batch done faster than this doubles the next one
 SLOW_SECONDS = 1.0
 GATHER_SECONDS = 0.004  # how long a report waits for the rest of its batch
+LOOK_AGAIN_SECONDS = 1.0  # while handlers run and nothing was announced
 LINGER_SECONDS = 0.5  # how long an idle executor keeps its ear open before it gives its slot back
 TURN_SECONDS = 20.0  # then the slot is given back even under load, so that others get a turn
 RENEW_SECONDS = 5.0  # at the most; it is also how soon a cancel reaches a handler
@@ -109,17 +110,21 @@ class Executor:
         )
         with listener.subscribed(None) as waiter:
             queues = self._queues()
+            look_at = 0.0  # after a claim that found too little: when to look again, unless woken before
             while True:
                 if self._may_have_strays:
                     self._give_back_strays()
-                if may_claim() and len(self._held) < self._batch:
-                    self._claim(queues)
+                if waiter.wait(0.0):
+                    queues, look_at = self._queues(), 0.0
+                room = self._batch - len(self._held)
+                if may_claim() and room > 0 and clock.now() >= look_at and self._claim(queues, room) < room:
+                    look_at = clock.now() + LOOK_AGAIN_SECONDS
                 if self._held:
                     ended += self._collect(may_claim)
                 elif not may_claim() or not self._linger(waiter, queues):
                     break
                 else:
-                    queues = self._queues()
+                    queues, look_at = self._queues(), 0.0
         if not stopping.is_set() and clock.now() >= turn_ends:
             send_hint()
         return ended
@@ -165,17 +170,19 @@ class Executor:
             self._applications[owner] = rows[0][0]
         return self._applications[owner] == found.application_id
 
-    def _claim(self, queues: list[Queue]) -> None:
+    def _claim(self, queues: list[Queue], room: int) -> int:
+        """Takes and starts up to `room` stages, and says how many it got."""
         asked_at = clock.now()
         try:
-            jobs = leases.claim(self.holder, queues, limit=self._batch - len(self._held), acquire=True)
+            jobs = leases.claim(self.holder, queues, limit=room, acquire=True)
         except (OperationalError, InterfaceError):
             if not self._held:
                 self._may_have_strays = True
                 raise
             self._lose_connection()  # an outage: what is held is brought to its end all the same
-            return
+            return 0
         self._start(jobs, asked_at)
+        return len(jobs)
 
     def _start(self, jobs: list[EngineJob], asked_at: float) -> None:
         if jobs and not self._held:
@@ -316,7 +323,6 @@ class Executor:
         if due is not None and due <= 0:
             time.sleep(0.002)  # due, but in the hands of another claim: look again when that has committed
             return True
-        connection.close()
         seconds = LINGER_SECONDS if due is None else min(LINGER_SECONDS, due)
         return waiter.wait(seconds) or seconds < LINGER_SECONDS
 
