@@ -2,16 +2,22 @@
 
 Every filter may repeat, and then any of its values matches; different filters narrow each other. An unknown filter and
 a value that cannot be meant are refused by name, so that a mistyped filter never shows everything.
+
+A list of rows has a `ListFilter` of its own; runs have `RunFilter`, because `pipelines.listing` finds them in SQL.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+import django_filters
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import Model, QuerySet
 from django.utils.dateparse import parse_datetime
 
 from pipelines.errors import Refusal
@@ -20,6 +26,9 @@ from pipelines.states import RunStatus
 PAGING = frozenset({"cursor", "page_size", "workspace", "format"})
 LONGEST_VALUE = 300  # a handler's name, the longest thing one can filter by
 MOST_VALUES = 50
+
+Row = TypeVar("Row", bound=Model)
+Wanted = TypeVar("Wanted")
 
 
 class Parameters(Protocol):
@@ -84,31 +93,145 @@ def refuse_unknown(params: Parameters, known: Collection[str]) -> None:
 
 def values(params: Parameters, name: str) -> tuple[str, ...]:
     """The values of a filter; an empty one is as good as none."""
-    given = tuple(dict.fromkeys(text.strip() for text in params.getlist(name) if text.strip()))
-    if len(given) > MOST_VALUES:
-        raise _refuse(name, f"at most {MOST_VALUES} values")
-    for text in given:
-        if len(text) > LONGEST_VALUE or "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise _refuse(name, f"at most {LONGEST_VALUE} characters, none of them NUL")
-    return given
+    return _read(params, name, _texts)
 
 
 def chosen(params: Parameters, name: str, choices: Sequence[str]) -> tuple[str, ...]:
     """The values of a filter over a closed set."""
-    given = values(params, name)
-    for text in given:
-        if text not in choices:
-            raise _refuse(name, f"{text!r} is none of: {', '.join(choices)}")
-    return given
+    return _read(params, name, lambda given: _choices(given, choices))
 
 
 def identifiers(params: Parameters, name: str) -> tuple[uuid.UUID, ...]:
     """The values of a filter over ids."""
-    return tuple(_identifier(text, name) for text in values(params, name))
+    return _read(params, name, _identifiers)
 
 
 def moment(text: str, name: str) -> datetime:
     """A point in time of a filter: ISO 8601 with its offset."""
+    try:
+        return _moment(text)
+    except ValueError as error:
+        raise _refuse(name, str(error)) from error
+
+
+# lists of rows
+
+
+class Given(forms.Field):
+    """All that was given for one filter, read by `read`, which raises ValueError for what cannot be meant."""
+
+    widget = forms.MultipleHiddenInput
+
+    def __init__(self, *, read: Callable[[Sequence[str]], Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._read = read
+
+    def clean(self, value: Sequence[str] | None) -> Any:
+        try:
+            return self._read(value or ())
+        except ValueError as error:
+            raise ValidationError(str(error)) from error
+
+
+class AnyOf(django_filters.Filter):
+    """Rows whose field is one of the texts given; with `choices`, only words of that closed set are taken."""
+
+    field_class = Given
+
+    def __init__(self, field_name: str | None = None, *, choices: Sequence[str] = (), lookup: str = "in") -> None:
+        read = (lambda given: list(_choices(given, choices))) if choices else (lambda given: list(_texts(given)))
+        super().__init__(field_name, lookup, read=read)
+
+
+class AnyId(django_filters.Filter):
+    """Rows whose field is one of the ids given."""
+
+    field_class = Given
+
+    def __init__(self, field_name: str | None = None) -> None:
+        super().__init__(field_name, "in", read=lambda given: list(_identifiers(given)))
+
+
+class Since(django_filters.Filter):
+    """Rows of that time or later; told twice, any of them matches: the earlier rules."""
+
+    field_class = Given
+
+    def __init__(self, field_name: str) -> None:
+        super().__init__(field_name, "gte", read=lambda given: min(map(_moment, _texts(given)), default=None))
+
+
+class Before(django_filters.Filter):
+    """Rows before that time; told twice, the later rules."""
+
+    field_class = Given
+
+    def __init__(self, field_name: str) -> None:
+        super().__init__(field_name, "lt", read=lambda given: max(map(_moment, _texts(given)), default=None))
+
+
+class ListFilter(django_filters.FilterSet):
+    """What a list of rows may be filtered by, for the API and the screens alike.
+
+    A subclass names its filters; what somebody may see at all is not its business but the query's.
+    """
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(cls.base_filters)
+
+    @classmethod
+    def narrow(cls, rows: QuerySet[Row], params: Parameters) -> QuerySet[Row]:
+        """The rows that the parameters ask for. Unknown filters and values that cannot be meant are refused by name."""
+        refuse_unknown(params, cls.names())
+        asked = cls(data=params, queryset=rows)
+        if not asked.is_valid():
+            errors = {name: list(messages) for name, messages in asked.errors.items()}
+            told = "; ".join(f"{name}: {messages[0]}" for name, messages in errors.items())
+            raise Refusal("validation_error", told, errors=errors)
+        return asked.qs
+
+
+# below: how values are read; each raises ValueError with what to tell
+
+
+def _read(params: Parameters, name: str, read: Callable[[Sequence[str]], Wanted]) -> Wanted:
+    try:
+        return read(params.getlist(name))
+    except ValueError as error:
+        raise _refuse(name, str(error)) from error
+
+
+def _texts(given: Sequence[str]) -> tuple[str, ...]:
+    texts = tuple(dict.fromkeys(text.strip() for text in given if text.strip()))
+    if len(texts) > MOST_VALUES:
+        raise ValueError(f"at most {MOST_VALUES} values")
+    for text in texts:
+        if len(text) > LONGEST_VALUE or "\x00" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"at most {LONGEST_VALUE} characters, none of them NUL")
+    return texts
+
+
+def _choices(given: Sequence[str], choices: Sequence[str]) -> tuple[str, ...]:
+    texts = _texts(given)
+    for text in texts:
+        if text not in choices:
+            raise ValueError(f"{text!r} is none of: {', '.join(choices)}")
+    return texts
+
+
+def _identifiers(given: Sequence[str]) -> tuple[uuid.UUID, ...]:
+    return tuple(_identifier(text) for text in _texts(given))
+
+
+def _identifier(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an id") from error
+
+
+def _moment(text: str) -> datetime:
     # in a query an unescaped plus sign arrives as a space
     repaired = f"{text[:-6]}+{text[-5:]}" if len(text) > 6 and text[-6] == " " else text
     try:
@@ -118,15 +241,8 @@ def moment(text: str, name: str) -> datetime:
         # the ends of time cannot be moved between zones
         _ = (found - timedelta(days=1), found + timedelta(days=1))
     except (ValueError, OverflowError) as error:
-        raise _refuse(name, "must be a time with its offset, like 2026-05-20T08:00:00+00:00") from error
+        raise ValueError("must be a time with its offset, like 2026-05-20T08:00:00+00:00") from error
     return found
-
-
-def _identifier(text: str, name: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError as error:
-        raise _refuse(name, f"{text!r} is not an id") from error
 
 
 def _refuse(name: str, message: str) -> Refusal:

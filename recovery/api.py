@@ -14,10 +14,11 @@ from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations import list_parameters
 from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
+from pipelines.list_filters import DeadLetterFilter
 from pipelines.models import DeadLetter
 from pipelines.paging import page_of, read_cut
 from recovery import dead_letters, serializers
-from recovery.filters import LETTER_FILTERS, OPERATION_FILTERS, filter_letters, filter_operations
+from recovery.filters import OperationFilter
 from recovery.queries import operations
 from recovery.transitions import (
     cancel_as_operation,
@@ -112,12 +113,12 @@ class Operations(OperationsEndpoint):
     """What people asked for and what came of it, newest first."""
 
     access = {"GET": VIEW}
-    filters = OPERATION_FILTERS
+    filters = OperationFilter.names()
     for_key = True
 
-    @extend_schema(parameters=list_parameters(*OPERATION_FILTERS), responses=wire.listed(serializers.OperationView))
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(serializers.OperationView))
     def get(self, call: Call) -> HttpResponse:
-        page = page_of(filter_operations(operations(call.actor), call.params), read_cut(call.params))
+        page = page_of(OperationFilter.narrow(operations(call.actor), call.params), read_cut(call.params))
         return page_answer(call.request, page, [serializers.operation_view(one) for one in page.rows])
 
 
@@ -125,12 +126,12 @@ class DeadLetters(OperationsEndpoint):
     """The stages that the machine has given up on, newest first."""
 
     access = {"GET": VIEW}
-    filters = LETTER_FILTERS
+    filters = DeadLetterFilter.names()
     for_key = True
 
-    @extend_schema(parameters=list_parameters(*LETTER_FILTERS), responses=wire.listed(wire.DeadLetterView))
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.DeadLetterView))
     def get(self, call: Call) -> HttpResponse:
-        rows = filter_letters(queries.dead_letters(call.actor), call.params)
+        rows = DeadLetterFilter.narrow(queries.dead_letters(call.actor), call.params)
         page = page_of(rows, read_cut(call.params), ("opened_at", "id"))
         return page_answer(call.request, page, [wire.dead_letter_view(one) for one in page.rows])
 

@@ -18,11 +18,18 @@ from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, pa
 from pipelines.api.shapes import Wrong, refusal
 from pipelines.definitions import Definition, with_defaults
 from pipelines.errors import Refusal
-from pipelines.filters import RUN_FILTERS, chosen, identifiers, moment, read_run_filter, values
-from pipelines.models import Application, Environment, Pipeline, Policy, PolicyKind, PolicyStatus, Release
+from pipelines.filters import RUN_FILTERS, read_run_filter
+from pipelines.list_filters import (
+    AttemptFilter,
+    AuditEventFilter,
+    PipelineFilter,
+    PolicyFilter,
+    ReleaseFilter,
+    WorkerFilter,
+)
+from pipelines.models import Application, Environment, Pipeline, Policy, Release
 from pipelines.paging import page_of, read_cut
 from pipelines.sql import database_now
-from pipelines.states import ReleaseStatus, SessionState
 
 
 def list_parameters(*names: str) -> list[OpenApiParameter]:
@@ -80,13 +87,11 @@ class Attempts(OperationsEndpoint):
 
     access = {"GET": VIEW}
     for_key = True
-    filters = ("stage_id",)
+    filters = AttemptFilter.names()
 
-    @extend_schema(parameters=list_parameters("stage_id"), responses=wire.listed(wire.AttemptView))
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.AttemptView))
     def get(self, call: Call) -> HttpResponse:
-        rows = queries.attempts(call.target)
-        if wanted := identifiers(call.params, "stage_id"):
-            rows = rows.filter(stage_id__in=wanted)
+        rows = AttemptFilter.narrow(queries.attempts(call.target), call.params)
         page = page_of(rows, read_cut(call.params), ("dispatched_at", "id"))
         return page_answer(call.request, page, [wire.attempt_view(attempt) for attempt in page.rows])
 
@@ -189,13 +194,11 @@ class Pipelines(OperationsEndpoint):
     access = {"GET": VIEW, "POST": RELEASE}
     bodies = {"POST": wire.PipelineRequest}
     actions = {"POST": "pipeline.save"}
-    filters = ("slug",)
+    filters = PipelineFilter.names()
 
-    @extend_schema(parameters=list_parameters("slug"), responses=wire.listed(wire.PipelineView))
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.PipelineView))
     def get(self, call: Call) -> HttpResponse:
-        rows = Pipeline.objects.filter(workspace_id=call.actor.workspace_id)
-        if slugs := values(call.params, "slug"):
-            rows = rows.filter(slug__in=slugs)
+        rows = PipelineFilter.narrow(Pipeline.objects.filter(workspace_id=call.actor.workspace_id), call.params)
         page = page_of(rows, read_cut(call.params))
         return page_answer(call.request, page, [wire.pipeline_view(one) for one in page.rows])
 
@@ -211,19 +214,11 @@ class Releases(OperationsEndpoint):
     access = {"GET": VIEW, "POST": RELEASE}
     bodies = {"POST": wire.ReleaseRequest}
     actions = {"POST": "release.register"}
-    filters = ("pipeline", "environment", "status")
+    filters = ReleaseFilter.names()
 
-    @extend_schema(
-        parameters=list_parameters("pipeline", "environment", "status"), responses=wire.listed(wire.ReleaseView)
-    )
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.ReleaseView))
     def get(self, call: Call) -> HttpResponse:
-        rows = _releases(call.actor).defer("definition")
-        if slugs := values(call.params, "pipeline"):
-            rows = rows.filter(pipeline__slug__in=slugs)
-        if rungs := values(call.params, "environment"):
-            rows = rows.filter(environment__slug__in=rungs)
-        if statuses := chosen(call.params, "status", ReleaseStatus.values):
-            rows = rows.filter(status__in=statuses)
+        rows = ReleaseFilter.narrow(_releases(call.actor).defer("definition"), call.params)
         page = page_of(rows, read_cut(call.params))
         return page_answer(call.request, page, [wire.release_view(one) for one in page.rows])
 
@@ -281,15 +276,11 @@ class Policies(OperationsEndpoint):
     access = {"GET": VIEW, "POST": ADMINISTER}
     bodies = {"POST": wire.PolicyRequest}
     actions = {"POST": "policy.add"}
-    filters = ("kind", "status")
+    filters = PolicyFilter.names()
 
-    @extend_schema(parameters=list_parameters("kind", "status"), responses=wire.listed(wire.PolicyItem))
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.PolicyItem))
     def get(self, call: Call) -> HttpResponse:
-        rows = Policy.objects.filter(workspace_id=call.actor.workspace_id)
-        if kinds := chosen(call.params, "kind", PolicyKind.values):
-            rows = rows.filter(kind__in=kinds)
-        if statuses := chosen(call.params, "status", PolicyStatus.values):
-            rows = rows.filter(status__in=statuses)
+        rows = PolicyFilter.narrow(Policy.objects.filter(workspace_id=call.actor.workspace_id), call.params)
         page = page_of(rows, read_cut(call.params))
         return page_answer(call.request, page, [wire.policy_item(one) for one in page.rows])
 
@@ -323,11 +314,11 @@ class AuditEvents(OperationsEndpoint):
     """Who did, tried or was refused what, newest first; only of the own workspace (F144, F145)."""
 
     access = {"GET": VIEW}
-    filters = ("action", "outcome", "actor", "channel", "execution_id", "stage_id", "created_after", "created_before")
+    filters = AuditEventFilter.names()
 
     @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.AuditEventView))
     def get(self, call: Call) -> HttpResponse:
-        rows = _events(call)
+        rows = AuditEventFilter.narrow(queries.audit_events(call.actor), call.params)
         page = page_of(rows, read_cut(call.params), ("at", "id"))
         return page_answer(call.request, page, [wire.audit_event_view(one) for one in page.rows])
 
@@ -336,17 +327,11 @@ class Workers(OperationsEndpoint):
     """The sessions of the workspace's workers, newest first, and whether each was heard of lately."""
 
     access = {"GET": VIEW}
-    filters = ("status", "application", "handler")
+    filters = WorkerFilter.names()
 
     @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.WorkerView))
     def get(self, call: Call) -> HttpResponse:
-        rows = queries.worker_sessions(call.actor)
-        if statuses := chosen(call.params, "status", SessionState.values):
-            rows = rows.filter(state__in=statuses)
-        if names := values(call.params, "application"):
-            rows = rows.filter(application__name__in=names)
-        if handlers := values(call.params, "handler"):
-            rows = rows.filter(handlers__overlap=list(handlers))
+        rows = WorkerFilter.narrow(queries.worker_sessions(call.actor), call.params)
         page = page_of(rows, read_cut(call.params, (uuid.UUID,)), ("id",))
         now = database_now()
         items = [wire.worker_view(one, live=queries.is_live(one, now)) for one in page.rows]
@@ -373,21 +358,6 @@ urlpatterns = [
     path("audit-events", AuditEvents.as_view()),
     path("workers", Workers.as_view()),
 ]
-
-
-def _events(call: Call) -> Any:
-    rows = queries.audit_events(call.actor)
-    for name, column in (("action", "action"), ("outcome", "outcome"), ("actor", "actor"), ("channel", "channel")):
-        if wanted := values(call.params, name):
-            rows = rows.filter(**{f"{column}__in": wanted})
-    for name, column in (("execution_id", "run"), ("stage_id", "stage")):
-        if ids := identifiers(call.params, name):
-            rows = rows.filter(**{f"{column}__in": ids})
-    for text in values(call.params, "created_after"):
-        rows = rows.filter(at__gte=moment(text, "created_after"))
-    for text in values(call.params, "created_before"):
-        rows = rows.filter(at__lt=moment(text, "created_before"))
-    return rows
 
 
 def _definition(document: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from pipelines.access import STEER
 from pipelines.console import overview, run_page
 from pipelines.console.acts import Act, Step, perform
 from pipelines.console.screens import ScreenRequest, screen, show
-from pipelines.filters import RUN_FILTERS, chosen, moment, read_run_filter, refuse_unknown
+from pipelines.filters import RUN_FILTERS, moment, read_run_filter, values
+from pipelines.list_filters import DeadLetterFilter, WorkerFilter
 from pipelines.paging import page_of, read_cut
 from pipelines.sql import database_now
-from pipelines.states import DeadLetterState
+from pipelines.states import OPEN_DEAD_LETTER, DeadLetterState
 
 LIVE = ("seen", "top")  # what a list that is being read says about itself
 
@@ -120,11 +121,10 @@ def resume(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
 @require_safe
 @screen
 def dead_letter_list(request: ScreenRequest) -> HttpResponse:
-    """Stages that the machine has given up on, newest first; without `state`, those that still wait for a person."""
-    refuse_unknown(request.GET, {"state"})
-    states = chosen(request.GET, "state", DeadLetterState.values) or ("open", "acknowledged")
-    letters = queries.dead_letters(request.visit.actor).filter(state__in=states)
-    found = page_of(letters, read_cut(request.GET), ("opened_at", "id"))
+    """Stages that the machine has given up on, newest first; without `status`, those that still wait for a person."""
+    letters = DeadLetterFilter.narrow(queries.dead_letters(request.visit.actor), request.GET)
+    states = values(request.GET, "status") or tuple(state for state in DeadLetterState if state in OPEN_DEAD_LETTER)
+    found = page_of(letters.filter(state__in=states), read_cut(request.GET), ("opened_at", "id"))
     context = {"page": found, "states": states, "choices": DeadLetterState.values}
     return show(request, "runs/dead_letters.html", context)
 
@@ -133,8 +133,8 @@ def dead_letter_list(request: ScreenRequest) -> HttpResponse:
 @screen
 def worker_list(request: ScreenRequest) -> HttpResponse:
     """Worker sessions, those last heard of first, with what they hold."""
-    refuse_unknown(request.GET, ())
-    found = page_of(queries.worker_sessions(request.visit.actor), read_cut(request.GET), ("last_seen_at", "id"))
+    sessions = WorkerFilter.narrow(queries.worker_sessions(request.visit.actor), request.GET)
+    found = page_of(sessions, read_cut(request.GET), ("last_seen_at", "id"))
     now = database_now()
     held = run_page.held_by([session.id for session in found.rows])
     workers = [(session, queries.is_live(session, now), held.get(session.id, [])) for session in found.rows]

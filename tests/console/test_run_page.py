@@ -253,8 +253,8 @@ def test_dead_letters_and_workers_lead_to_the_run(operator: Visitor, start_run: 
     page = operator.get("/console/dead-letters/")
     assert "VALIDATION_ERROR no such day" in text_of(page)
     assert f'href="/console/runs/{run.id}/?stage=0"' in page.content.decode()
-    assert "orders" not in text_of(operator.get("/console/dead-letters/?state=resolved"))
-    assert operator.get("/console/dead-letters/?state=lost").status_code == 400
+    assert "orders" not in text_of(operator.get("/console/dead-letters/?status=resolved"))
+    assert operator.get("/console/dead-letters/?status=lost").status_code == 400
 
 
 def _attempt_table(page: Any) -> str:

@@ -1,0 +1,67 @@
+"""What each list of a workspace's rows may be filtered by, in the words of the wire."""
+
+from __future__ import annotations
+
+from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since
+from pipelines.models import PolicyKind, PolicyStatus
+from pipelines.states import DeadLetterReason, DeadLetterState, ReleaseStatus, SessionState
+
+
+class AttemptFilter(ListFilter):
+    """The attempts of a run, by stage."""
+
+    stage_id = AnyId()
+
+
+class PipelineFilter(ListFilter):
+    """Pipelines by slug."""
+
+    slug = AnyOf()
+
+
+class ReleaseFilter(ListFilter):
+    """Releases by where they belong and whether they are in force."""
+
+    pipeline = AnyOf("pipeline__slug")
+    environment = AnyOf("environment__slug")
+    status = AnyOf(choices=ReleaseStatus.values)
+
+
+class PolicyFilter(ListFilter):
+    """Policies by what they rule and whether they do."""
+
+    kind = AnyOf(choices=PolicyKind.values)
+    status = AnyOf(choices=PolicyStatus.values)
+
+
+class AuditEventFilter(ListFilter):
+    """Audit events by what was tried, by whom, over which channel, on what, and when."""
+
+    action = AnyOf()
+    outcome = AnyOf()
+    actor = AnyOf()
+    channel = AnyOf()
+    execution_id = AnyId("run")
+    stage_id = AnyId("stage")
+    created_after = Since("at")
+    created_before = Before("at")
+
+
+class WorkerFilter(ListFilter):
+    """Worker sessions by state, application and the handlers they have."""
+
+    status = AnyOf("state", choices=SessionState.values)
+    application = AnyOf("application__name")
+    handler = AnyOf("handlers", lookup="overlap")
+
+
+class DeadLetterFilter(ListFilter):
+    """Dead letters by state, reason, error, run, handler, pipeline and application."""
+
+    status = AnyOf("state", choices=DeadLetterState.values)
+    reason = AnyOf(choices=DeadLetterReason.values)
+    error_code = AnyOf()
+    execution_id = AnyId("run_id")
+    handler = AnyOf("stage__handler")
+    pipeline = AnyOf("run__pipeline__slug")
+    application = AnyOf("run__application__name")
