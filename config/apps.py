@@ -12,3 +12,7 @@ class ConfigConfig(AppConfig):
         import_module("config.checks")
         # Whoever sends a task must know our broker: without this, Celery quietly takes one of its own choice.
         import_module("config.celery")
+        from config import metrics
+        from pipelines import measures
+
+        metrics.add_source(measures.engine)

@@ -57,6 +57,7 @@ def test_real_brokers_are_found_ready(fixture: str, request, settings) -> None:
     assert health._outcome(health._broker) == "ok"
 
 
+@pytest.mark.django_db
 def test_requests_are_counted_by_route_and_never_by_path(client: Client) -> None:
     client.get("/healthz")
     client.get("/no/such/page/4711")

@@ -1,0 +1,136 @@
+"""What an operator watches of the engine, as Prometheus metrics: cheap enough to be asked for every few seconds.
+
+Every number comes from an index and is counted no further than a bound, so that a backlog or a long history costs no
+more than a quiet day: a value at its bound means "at least". How long the oldest stage has been ready has no bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db import InterfaceError, OperationalError, transaction
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from pipelines.sql import execute, planned
+from pipelines.states import DeadLetterState, RunStatus
+
+MOST = 10_000
+MOST_RUNS = 1_000  # of one status in one application and environment
+MOST_QUEUES = 500
+LONGEST_MILLISECONDS = 2_000
+
+
+def engine() -> Iterable[Metric]:
+    """The engine's metrics. With the database away or too slow they say just that: `recourse_engine_up` 0."""
+    up = GaugeMetricFamily("recourse_engine_up", "1 when the numbers of the engine could be read.")
+    try:
+        with transaction.atomic():
+            execute(f"SET LOCAL statement_timeout = {LONGEST_MILLISECONDS}")
+            told = [*_ready_stages(), _running_attempts(), _expired_leases(), _dead_letters(), _runs()]
+    except (InterfaceError, OperationalError):
+        up.add_metric([], 0)
+        return [up]
+    up.add_metric([], 1)
+    return [up, *told]
+
+
+def _ready_stages() -> tuple[Metric, Metric]:
+    """Walks the queue's index from one queue to the next, and each queue no further than the bound."""
+    count = GaugeMetricFamily(
+        "recourse_ready_stages", f"Stages that a worker may pull now, at most {MOST} a queue.", labels=["handler"]
+    )
+    age = GaugeMetricFamily(
+        "recourse_oldest_ready_stage_seconds", "How long the oldest of them has been ready.", labels=["handler"]
+    )
+    for handler, ready, seconds in planned(
+        """
+        WITH RECURSIVE queue AS (
+            (SELECT application_id, environment_id, handler FROM pipelines_queueentry
+             ORDER BY application_id, environment_id, handler LIMIT 1)
+            UNION ALL
+            SELECT following.* FROM queue CROSS JOIN LATERAL (
+                SELECT q.application_id, q.environment_id, q.handler FROM pipelines_queueentry q
+                WHERE (q.application_id, q.environment_id, q.handler)
+                    > (queue.application_id, queue.environment_id, queue.handler)
+                ORDER BY q.application_id, q.environment_id, q.handler LIMIT 1
+            ) following
+        )
+        SELECT queue.handler, sum(head.ready)::bigint, extract(epoch FROM recourse_now() - min(head.oldest))::float
+        FROM (SELECT * FROM queue LIMIT %(queues)s) queue CROSS JOIN LATERAL (
+            SELECT count(*) AS ready, min(due.available_at) AS oldest FROM (
+                SELECT q.available_at FROM pipelines_queueentry q
+                WHERE q.application_id = queue.application_id AND q.environment_id = queue.environment_id
+                    AND q.handler = queue.handler AND q.available_at <= recourse_now()
+                ORDER BY q.available_at, q.stage_id LIMIT %(most)s
+            ) due
+        ) head
+        WHERE head.ready > 0 GROUP BY queue.handler
+        """,
+        {"queues": MOST_QUEUES, "most": MOST},
+    ):
+        count.add_metric([handler], ready)
+        age.add_metric([handler], max(0.0, seconds))
+    return count, age
+
+
+def _running_attempts() -> Metric:
+    family = GaugeMetricFamily(
+        "recourse_running_attempts", f"Attempts handed out or under way, at most {MOST}.", labels=["status"]
+    )
+    counts = dict(
+        planned(
+            "SELECT state, count(*) FROM (SELECT state FROM pipelines_attempt"
+            " WHERE state IN ('dispatched', 'running') LIMIT %s) active GROUP BY state",
+            [MOST],
+        )
+    )
+    for state in ("dispatched", "running"):
+        family.add_metric([state], counts.get(state, 0))
+    return family
+
+
+def _expired_leases() -> Metric:
+    rows = planned(
+        "SELECT count(*) FROM (SELECT FROM pipelines_attempt WHERE state IN ('dispatched', 'running')"
+        " AND expires_at <= recourse_now() LIMIT %s) expired",
+        [MOST],
+    )
+    family = GaugeMetricFamily("recourse_expired_leases", "Leases that ran out and that no sweep has met yet.")
+    family.add_metric([], rows[0][0])
+    return family
+
+
+def _dead_letters() -> Metric:
+    family = GaugeMetricFamily(
+        "recourse_dead_letters", f"Dead letters that wait for a person, at most {MOST}.", labels=["status"]
+    )
+    counts = dict(
+        planned(
+            "SELECT state, count(*) FROM (SELECT state FROM pipelines_deadletter"
+            " WHERE state IN ('open', 'acknowledged') LIMIT %s) waiting GROUP BY state",
+            [MOST],
+        )
+    )
+    for state in (DeadLetterState.OPEN, DeadLetterState.ACKNOWLEDGED):
+        family.add_metric([state.value], counts.get(state.value, 0))
+    return family
+
+
+def _runs() -> Metric:
+    family = GaugeMetricFamily(
+        "recourse_runs", f"Runs, at most {MOST_RUNS} of each application and environment.", labels=["status"]
+    )
+    counts = dict(
+        planned(
+            "SELECT v.status, sum(part.counted)::bigint FROM unnest(%(statuses)s::text[]) v(status)"
+            " CROSS JOIN pipelines_application a JOIN pipelines_environment e ON e.workspace_id = a.workspace_id"
+            " CROSS JOIN LATERAL (SELECT count(*) AS counted FROM (SELECT FROM pipelines_run r"
+            " WHERE r.application_id = a.id AND r.environment_id = e.id AND r.status = v.status"
+            " LIMIT %(most)s) capped) part GROUP BY v.status",
+            {"statuses": RunStatus.values, "most": MOST_RUNS},
+        )
+    )
+    for status in RunStatus.values:
+        family.add_metric([status], counts.get(status, 0))
+    return family
