@@ -78,7 +78,7 @@ def _running_attempts() -> Metric:
     family = GaugeMetricFamily(
         "recourse_running_attempts", f"Attempts handed out or under way, at most {MOST}.", labels=["status"]
     )
-    counts = dict(
+    counts: dict[str, int] = dict(
         planned(
             "SELECT state, count(*) FROM (SELECT state FROM pipelines_attempt"
             " WHERE state IN ('dispatched', 'running') LIMIT %s) active GROUP BY state",
@@ -105,7 +105,7 @@ def _dead_letters() -> Metric:
     family = GaugeMetricFamily(
         "recourse_dead_letters", f"Dead letters that wait for a person, at most {MOST}.", labels=["status"]
     )
-    counts = dict(
+    counts: dict[str, int] = dict(
         planned(
             "SELECT state, count(*) FROM (SELECT state FROM pipelines_deadletter"
             " WHERE state IN ('open', 'acknowledged') LIMIT %s) waiting GROUP BY state",
@@ -121,7 +121,7 @@ def _runs() -> Metric:
     family = GaugeMetricFamily(
         "recourse_runs", f"Runs, at most {MOST_RUNS} of each application and environment.", labels=["status"]
     )
-    counts = dict(
+    counts: dict[str, int] = dict(
         planned(
             "SELECT v.status, sum(part.counted)::bigint FROM unnest(%(statuses)s::text[]) v(status)"
             " CROSS JOIN pipelines_application a JOIN pipelines_environment e ON e.workspace_id = a.workspace_id"
