@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +38,11 @@ class RetryAnswers:
         return f"{reason} [checked {told}]".strip() if told else reason
 
 
-def read_retry(stage: Stage, params: QueryDict) -> RetryAnswers:
-    """Refuses, by field: an unknown scope, an input that is too large, a check that is missing where it is needed."""
+def read_retry(stage: Stage, params: QueryDict, behind: Sequence[str] = ()) -> RetryAnswers:
+    """Refuses, by field: an unknown scope, an input that is too large, a check that is missing where it is needed.
+
+    `behind` names the later stages that acted outside: the checks are needed too where those are done again.
+    """
     errors: dict[str, list[str]] = {}
     scope = params.get("scope", STAGE_ONLY)
     if scope not in (STAGE_ONLY, AND_DOWNSTREAM):
@@ -47,11 +51,14 @@ def read_retry(stage: Stage, params: QueryDict) -> RetryAnswers:
     if new_input is not None and len(new_input.encode("utf-8", "replace")) > LARGEST:
         errors["input"] = [f"at most {LARGEST // 1024} KiB"]
     notes = {}
-    if stage.effect_mode == "external":
+    acting = [stage.name] if stage.effect_mode == "external" else []
+    if scope == AND_DOWNSTREAM:
+        acting += behind
+    if acting:
         for name, _, _ in CHECKS:
             notes[name] = " ".join(params.get(f"note_{name}", "").split())[:LONGEST_NOTE]
             if not params.get(f"check_{name}") or not notes[name]:
-                errors[f"check_{name}"] = ["needed here, with a note: this stage acts outside"]
+                errors[f"check_{name}"] = [f"needed here, with a note: what {', '.join(acting)} did outside may repeat"]
     if errors:
         raise Refusal("validation_error", "something is missing; nothing was changed", errors=errors)
     return RetryAnswers(scope, new_input, notes)

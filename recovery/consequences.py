@@ -8,6 +8,7 @@ from pipelines.console.acts import Step
 from pipelines.graph import descendants
 from pipelines.models import Stage
 from pipelines.states import ACTIVE_STAGE, TERMINAL_STAGE, StageState
+from recovery.transitions import acted_outside
 
 FINISHED = (StageState.COMPLETED, StageState.SKIPPED, StageState.FAILED)
 
@@ -36,7 +37,15 @@ def of_retry(stage: Stage, stages: Sequence[Stage]) -> list[Step]:
     if stage.effect_mode == "external":
         told = f"what {stage.name} does outside: a retry does it again, it takes nothing back"
         lines.append(Step("blocked", "May repeat", told))
+    if behind := acting_behind(stage, stages):
+        told = f"what {', '.join(behind)} did outside, when everything behind {stage.name} is run again"
+        lines.append(Step("blocked", "May repeat", told))
     return lines
+
+
+def acting_behind(stage: Stage, stages: Sequence[Stage]) -> list[str]:
+    """The stages behind it that acted outside and would do so again with them."""
+    return [one.name for one in later_than(stage, stages) if acted_outside(one)]
 
 
 def of_skip(stage: Stage, stages: Sequence[Stage]) -> list[Step]:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from django.db import IntegrityError
 
@@ -27,6 +27,17 @@ from recovery.models import Operation
 from recovery.states import Disposition, OperationKind, OperationState
 
 STAGE_ONLY, AND_DOWNSTREAM = "stage", "stage_and_downstream"
+
+
+class StageFacts(Protocol):
+    """A stage as the engine or a screen holds it."""
+
+    @property
+    def effect_mode(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def attempt_number(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,8 @@ def retry_stage(
     Scope `stage`: dependants that were not dispatched fall back to pending, later ones are flagged stale. Scope
     `stage_and_downstream`: all descendants begin anew. Refused: a run that is cancelled or past its deadline, a denied
     gate, a stage to be reconciled, an active one, a reason missing for a stage that did not fail, and a stage with
-    outside effects unless `acknowledge_effects` says that they were checked. `before` looks once more under the lock.
+    outside effects, also one behind it that begins anew, unless `acknowledge_effects` says that they were checked.
+    `before` looks once more under the lock.
     """
     request = {"scope": scope, "input": new_input, "acknowledge_effects": acknowledge_effects}
     action = OperationKind.REDRIVE if letters == "redriven" else OperationKind.RETRY
@@ -71,7 +83,7 @@ def retry_stage(
         _check_retry(moves, run, stage, reason, acknowledge_effects)
         if scope == AND_DOWNSTREAM:
             for follower in later:
-                _check_rewind(moves, follower)
+                _check_rewind(moves, follower, acknowledge_effects)
             for follower in later:
                 _rewind(moves, follower, reason)
         else:
@@ -99,8 +111,6 @@ def skip_stage(
 
     def carry_out(moves: Moves, run: RunRow, stage: StageRow) -> dict[str, Any]:
         _check_open(run, "skipped", moves)
-        if not reason:
-            raise _missing_reason("a stage is skipped only with a reason")
         _check_gate(moves, stage)
         if stage.state not in STAGE_MOVES["skip"]:
             raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be skipped")
@@ -114,7 +124,14 @@ def skip_stage(
 
     request = {"output": output if has_output else None, "has_output": has_output}
     return _in_place(
-        OperationKind.SKIP, stage_id, actor=actor, reason=reason, key=key, request=request, carry_out=carry_out
+        OperationKind.SKIP,
+        stage_id,
+        actor=actor,
+        reason=reason,
+        key=key,
+        request=request,
+        carry_out=carry_out,
+        reason_needed="a stage is skipped only with a reason",
     )
 
 
@@ -190,6 +207,7 @@ def _in_place(
     key: str,
     request: dict[str, Any],
     carry_out: Callable[[Moves, RunRow, StageRow], dict[str, Any]],
+    reason_needed: str = "",
 ) -> Done:
     found = query(
         "SELECT s.run_id FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
@@ -202,6 +220,8 @@ def _in_place(
     fingerprint = _fingerprint(kind, stage_id, request)
     with audited(actor, f"stage.{kind}", run=run_id, stage=stage_id, reason=reason, **_told(request)) as entry:
         actor.require(RECOVER)
+        if reason_needed and not reason:
+            raise _missing_reason(reason_needed)
         moves, run = lock_run(run_id, actor)
         repeated = _repeat(actor, kind, key, fingerprint)
         if repeated:
@@ -302,19 +322,30 @@ def _check_retry(moves: Moves, run: RunRow, stage: StageRow, reason: str, acknow
     if stage.state != StageState.FAILED and not reason:
         raise _missing_reason(f"a stage that is {stage.state} is retried only with a reason")
     if stage.effect_mode == "external" and not acknowledged:
-        detail = (
-            f"{stage.name} acts outside, and doing it again may repeat that: check the outside system, then say"
-            " acknowledge_effects"
-        )
-        raise Refusal("operator_review_required", detail)
+        raise _unchecked(stage)
 
 
-def _check_rewind(moves: Moves, stage: StageRow) -> None:
+def _check_rewind(moves: Moves, stage: StageRow, acknowledged: bool) -> None:
     if stage.state in (StageState.DISPATCHED, StageState.RUNNING, StageState.WAITING):
         raise Refusal("stage_state_invalid", f"{stage.name} behind it is {stage.state}: wait for it or pause first")
     if stage.state == StageState.NEEDS_RECONCILIATION:
         raise Refusal("needs_reconciliation", f"what {stage.name} behind it did outside is unknown: reconcile it first")
     _check_gate(moves, stage)
+    if acted_outside(stage) and not acknowledged:
+        raise _unchecked(stage)
+
+
+def acted_outside(stage: StageFacts) -> bool:
+    """Whether beginning the stage anew may repeat what an earlier attempt of it did outside."""
+    return stage.effect_mode == "external" and stage.state in STAGE_MOVES["rewind"] and stage.attempt_number > 0
+
+
+def _unchecked(stage: StageRow) -> Refusal:
+    detail = (
+        f"{stage.name} acts outside, and doing it again may repeat that: check the outside system, then say"
+        " acknowledge_effects"
+    )
+    return Refusal("operator_review_required", detail)
 
 
 def _rewind(moves: Moves, stage: StageRow, reason: str) -> None:

@@ -42,18 +42,19 @@ def cancel(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
 def retry(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
     """Shows what is kept and what runs again, asks for scope, input and checks, then retries (P65–P68, P86–P88)."""
     stage = queries.stage_detail(request.visit.actor, stage_id)
-    steps = consequences.of_retry(stage, queries.stages(stage.run))
+    stages = queries.stages(stage.run)
+    behind = consequences.acting_behind(stage, stages)
     act = Act(
         title=f"Retry {stage.name} of {stage.run.name}",
         needs=RECOVER,
-        steps=steps,
+        steps=consequences.of_retry(stage, stages),
         button=f"Retry {stage.name}",
         back=_page_of(stage),
         reason_required=stage.state != "failed",
         fields="recovery/_retry_fields.html",
-        answers={"stage": stage, "checks": _checks(request), "given": request.POST},
+        answers={"stage": stage, "behind": behind, "checks": _checks(request), "given": request.POST},
     )
-    return perform(request, act, lambda reason: _retried(request, stage, reason))
+    return perform(request, act, lambda reason: _retried(request, stage, behind, reason))
 
 
 @acting
@@ -83,8 +84,8 @@ def _cancelled(request: ScreenRequest, run: Run, reason: str) -> str:
     return reverse("console:run", args=[run.id])
 
 
-def _retried(request: ScreenRequest, stage: Stage, reason: str) -> str:
-    given = answers.read_retry(stage, request.POST)
+def _retried(request: ScreenRequest, stage: Stage, behind: list[str], reason: str) -> str:
+    given = answers.read_retry(stage, request.POST, behind)
     transitions.retry_stage(
         stage.id,
         actor=request.visit.actor,

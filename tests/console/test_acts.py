@@ -111,6 +111,7 @@ def test_a_retry_of_one_stage_leaves_what_is_done_and_marks_it(
 def test_a_retry_may_replace_the_input_and_keeps_it_when_not_asked(
     operator: Visitor, start_run: Callable[..., Run], hand: Hand
 ) -> None:
+    """P44: what will not go away by itself says so where the input is changed."""
     run = start_run({"name": "load", "input": "old"})
     hand.report(hand.take(), "failed", error_code="VALIDATION_ERROR")
     (load,) = stages_of(run)
@@ -146,6 +147,29 @@ def test_a_stage_that_acts_outside_is_retried_only_with_the_three_checks_and_the
     assert audit.data["acknowledge_effects"] is True
     for note in ("again", "the bank has no such file", "IBAN corrected", "refuses a second file"):
         assert note in audit.reason
+
+
+def test_stages_behind_that_acted_outside_need_the_checks_only_when_they_are_done_again(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """P59, P68, P87, and model §3.9: nothing that acted outside is repeated blindly, whichever button led there."""
+    run = start_run("load", {"name": "pay", "effect_mode": "external"})
+    hand.finish()
+    load, _ = stages_of(run)
+    address = f"/console/stages/{load.id}/retry/"
+    form = text_of(operator.get(address))
+    assert "pay acted outside: before everything behind load is done again" in form
+    refused = operator.post(address, {"scope": "stage_and_downstream", "reason": "again"})
+    assert refused.status_code == 400
+    assert "Each of the three needs its tick and its note." in text_of(refused)
+    assert [stage.state for stage in stages_of(run)] == ["completed", "completed"]
+    operator.post(address, {**CHECKED, "scope": "stage_and_downstream", "reason": "again"})
+    assert [stage.state for stage in stages_of(run)] == ["ready", "pending"]
+    assert AuditEvent.objects.get(action="stage.retry").data["acknowledge_effects"] is True
+    other = start_run("load", {"name": "pay", "effect_mode": "external"})
+    hand.finish()
+    operator.post(f"/console/stages/{stages_of(other)[0].id}/retry/", {"scope": "stage", "reason": "again"})
+    assert [stage.state for stage in stages_of(other)] == ["ready", "completed"]
 
 
 def test_an_idempotent_stage_asks_for_no_checks(operator: Visitor, start_run: Callable[..., Run], hand: Hand) -> None:

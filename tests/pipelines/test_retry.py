@@ -334,3 +334,28 @@ def test_a_stage_behind_a_failure_cannot_start_by_a_retry_of_its_own(
     assert hand.finish() == 2
     assert status(run) == "completed"
     assert_invariants()
+
+
+def test_what_acted_outside_behind_it_is_not_repeated_blindly(start_run: StartRun, hand: Hand, people: People) -> None:
+    """Model §3.9, P68: with everything behind it, a completed stage that acted outside needs the acknowledgement."""
+    run = start_run("load", {"name": "pay", "effect_mode": "external"}, "tell")
+    hand.finish()
+    operator = people["operator"].actor
+    load = stage(run, "load").id
+    with refused("operator_review_required"):
+        retry_stage(load, actor=operator, reason="again", scope="stage_and_downstream")
+    retry_stage(load, actor=operator, reason="again", scope="stage")
+    assert states(run) == {"load": "ready", "pay": "completed", "tell": "completed"}
+    hand.finish()
+    done = retry_stage(load, actor=operator, reason="again", scope="stage_and_downstream", acknowledge_effects=True)
+    assert done.status == "succeeded"
+    assert states(run) == {"load": "ready", "pay": "pending", "tell": "pending"}
+    assert_invariants()
+
+
+def test_what_never_began_outside_needs_no_acknowledgement(start_run: StartRun, hand: Hand, people: People) -> None:
+    run = start_run({"name": "load", "run_next_if_failed": True}, {"name": "pay", "effect_mode": "external"})
+    skip_stage(stage(run, "pay").id, actor=people["operator"].actor, reason="not today")
+    hand.report(hand.take(), "failed")
+    retry_stage(stage(run, "load").id, actor=people["operator"].actor, scope="stage_and_downstream")
+    assert states(run) == {"load": "ready", "pay": "pending"}

@@ -133,3 +133,16 @@ def test_nothing_in_a_cancelled_run_is_skipped(start_run: StartRun, people: Peop
     cancel_run(run.id, actor=people["operator"].actor)
     with refused("execution_state_invalid"):
         skip_stage(stage(run, "first").id, actor=people["operator"].actor, reason="not needed")
+
+
+def test_a_missing_reason_is_told_before_the_state(start_run: StartRun, people: People) -> None:
+    """Model §5: the body is looked at before the state, and a body that is refused keeps no key."""
+    run = start_run("a")
+    target = stage(run, "a").id
+    cancel_run(run.id, actor=people["operator"].actor)
+    with refused("validation_error"):
+        skip_stage(target, actor=people["operator"].actor, reason="", key="k")
+    with refused("permission_denied"):
+        skip_stage(target, actor=people["viewer"].actor, reason="")
+    with refused("execution_state_invalid"):
+        skip_stage(target, actor=people["operator"].actor, reason="not needed", key="k")
