@@ -60,11 +60,11 @@ def test_real_brokers_are_found_ready(fixture: str, request, settings) -> None:
 @pytest.mark.django_db
 def test_requests_are_counted_by_route_and_never_by_path(client: Client) -> None:
     client.get("/healthz")
-    client.get("/no/such/page/4711")
+    client.get("/no/such/page/of-ours")
     text = client.get("/metrics").content.decode()
     assert 'recourse_http_requests_total{method="GET",route="healthz",status="200"}' in text
     assert 'route="(none)",status="404"' in text
-    assert "4711" not in text
+    assert "of-ours" not in text
     assert "process_resident_memory_bytes" in text
 
 
