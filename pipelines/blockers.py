@@ -8,12 +8,30 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipelines.models import Attempt, Gate, Run, Stage
-from pipelines.states import SATISFIED_STAGE, TERMINAL_RUN, TERMINAL_STAGE, GateState, RunStatus, StageState
+from pipelines.states import (
+    OPERATOR_PAUSE,
+    SATISFIED_STAGE,
+    TERMINAL_RUN,
+    TERMINAL_STAGE,
+    GateState,
+    RunStatus,
+    StageState,
+)
+
+# holders that are no stage and no worker
+PERSON = "a person"
+NOBODY = "nobody"  # nothing in this run can change it
+NO_WORKER = "no worker"
+CLOCK = "the clock"
+APPLICATION = "the application"
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """One thing that is waited for. Without a stage it holds the whole run; without `next_look` a person must act."""
+    """One thing that is waited for. Without a stage it holds the whole run.
+
+    `next_look`: when the engine itself looks again; without it somebody else must act, or, for NOBODY, nobody can.
+    """
 
     holder: str
     cause: str
@@ -38,14 +56,14 @@ def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> li
     if run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         return []
     found = []
+    if run.failure_code == "deadline_exceeded":
+        return [Blocker(NOBODY, f"the run passed its deadline, {_time(run.deadline_at)}; only a new run helps")]
     if run.paused:
-        since = f" since {_time(around.paused_at)}" if around.paused_at else ""
-        cause = f"paused by {around.paused_by or 'somebody'}{since}: {run.pause_reason}; nothing is handed out"
-        found.append(Blocker(around.paused_by or "a person", cause))
+        found.append(Blocker(around.paused_by or PERSON, _pause(run, around)))
     by_position = {stage.position: stage for stage in stages}
     for stage in stages:
         if stage.state == StageState.FAILED and not stage.run_next_if_failed:
-            found.append(_of(stage, "a person", _failed(run, stage)))
+            found.append(_failed(stage))
         elif stage.state not in TERMINAL_STAGE and run.status not in TERMINAL_RUN:
             found.extend(_blocks(run, stage, by_position, around))
     return found
@@ -66,7 +84,7 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
             why = f" after {stage.last_error_code}" if stage.last_error_code else ""
             held = "; the run is paused, so it waits longer" if run.paused else ""
             cause = f"retry {stage.retry_count}{why} is due at {_time(stage.available_at)}{held}"
-            return [_of(stage, "the clock", cause, stage.available_at)]
+            return [_of(stage, CLOCK, cause, stage.available_at)]
         case StageState.DISPATCHED if attempt:
             cause = f"handed to {_worker(attempt)}, who has until {_time(attempt.expires_at)} to acquire the lease"
             return [_of(stage, _worker(attempt), cause, attempt.expires_at)]
@@ -77,26 +95,34 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
             return [_waiting(stage, around.gates.get(stage.id))]
         case StageState.NEEDS_RECONCILIATION:
             cause = f"what attempt {stage.attempt_number} did outside is unknown; it needs reconciliation"
-            return [_of(stage, "a person", cause)]
+            return [_of(stage, PERSON, cause)]
     return []
+
+
+def _pause(run: Run, around: Surroundings) -> str:
+    since = f" since {_time(around.paused_at)}" if around.paused_at else ""
+    # the code that stands where nobody gave a reason says nothing to a reader
+    why = f": {run.pause_reason}" if run.pause_reason not in ("", OPERATOR_PAUSE) else ""
+    finishing = ", running attempts may finish" if run.status == RunStatus.PAUSING else ""
+    return f"paused by {around.paused_by or 'somebody'}{since}{why}; nothing is handed out{finishing}"
 
 
 def _ready(stage: Stage, around: Surroundings) -> Blocker:
     workers = around.workers.get(stage.handler, ())
     since = f"ready since {_time(stage.available_at)}"
     if not workers:
-        return _of(stage, "no worker", f"{since}; no live worker has registered the handler {stage.handler}")
+        return _of(stage, NO_WORKER, f"{since}; no live worker has registered the handler {stage.handler}")
     named = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
     return _of(stage, named, f"{since}; {len(workers)} live {'worker' if len(workers) == 1 else 'workers'} may pull it")
 
 
 def _waiting(stage: Stage, gate: Gate | None) -> Blocker:
     if gate is None or gate.state != GateState.OPEN:
-        return _of(stage, "a person", "waits for a decision")
+        return _of(stage, APPLICATION, "waits for a decision")
     kind = "before the work" if gate.moment == "before" else "about its result"
     until = f"; it expires at {_time(gate.expires_at)}, and then the stage fails" if gate.expires_at else ""
     cause = f"a decision {kind} has been open since {_time(gate.opened_at)}{until}"
-    return _of(stage, "whoever may decide", cause, gate.expires_at)
+    return _of(stage, APPLICATION, cause, gate.expires_at)
 
 
 def _dependency(stage: Stage) -> str:
@@ -105,13 +131,11 @@ def _dependency(stage: Stage) -> str:
     return f"waits for {stage.name}, which is {stage.get_state_display().lower()}"
 
 
-def _failed(run: Run, stage: Stage) -> str:
-    code = f" with {stage.last_error_code}" if stage.last_error_code else ""
-    if run.failure_code == "deadline_exceeded":
-        return f"failed{code}; the run passed its deadline, so only a new run helps"
+def _failed(stage: Stage) -> Blocker:
     if stage.failure_disposition == "gate_denied":
-        return "its gate was rejected; that is final in this run"
-    return f"failed{code}: retry it or skip it"
+        return _of(stage, NOBODY, "its gate was rejected; that is final in this run")
+    code = f" with {stage.last_error_code}" if stage.last_error_code else ""
+    return _of(stage, PERSON, f"failed{code}: retry it or skip it")
 
 
 def _lets_go_on(stage: Stage) -> bool:

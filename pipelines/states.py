@@ -91,6 +91,7 @@ class ReleaseStatus(TextChoices):
 S = StageState
 
 TERMINAL_RUN = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+OPERATOR_PAUSE = "operator_pause"  # the reason of a pause for which nobody gave one
 TERMINAL_STAGE = frozenset({S.COMPLETED, S.FAILED, S.SKIPPED, S.CANCELLED})
 ACTIVE_STAGE = frozenset({S.DISPATCHED, S.RUNNING})
 CLAIMABLE_STAGE = frozenset({S.READY, S.RETRY_SCHEDULED})

@@ -13,7 +13,7 @@ from pipelines.access import STEER, Actor
 from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
 from pipelines.moves import Moves, RunRow
-from pipelines.states import ACTIVE_STAGE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
+from pipelines.states import ACTIVE_STAGE, OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelle
 
 def pause(moves: Moves, run: RunRow, reason: str) -> None:
     check_verb(run, "pause")
-    moves.pause(run, reason or "operator_pause")
+    moves.pause(run, reason or OPERATOR_PAUSE)
     idle = [stage for stage in run.stages if stage.state == StageState.DISPATCHED]
     for attempt in moves.active_attempts([stage.id for stage in idle]):
         moves.attempt(attempt, "release", cause="taken back: the run was paused")

@@ -48,7 +48,7 @@ SENTENCES: dict[str, str] = {
     "run.completed": "The run completed",
     "run.failed": "The run failed",
     "run.cancelled": "{who} cancelled the run",
-    "stage.make_ready": "{stage} is ready: what it depends on is done",
+    "stage.make_ready": "{stage} is ready: it waits for no other stage",
     "stage.open_gate_before": "{stage} waits for a decision before it starts",
     "stage.dispatch": "{stage} was handed out{attempt}",
     "stage.acquire": "{worker} started {stage}{attempt}",
@@ -85,7 +85,7 @@ SENTENCES: dict[str, str] = {
 }
 
 # What another event of the same moment says better; the full list shows them.
-MINOR = frozenset({"stage.dispatch", "stage.cancel", "run.queued"})
+MINOR = frozenset({"stage.dispatch", "stage.cancel", "stage.make_ready", "run.queued", "run.running", "run.waiting"})
 
 
 def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:

@@ -13,6 +13,13 @@ from typing import Protocol
 from pipelines.access import CAPABILITIES, RECOVER, STEER, Actor
 from pipelines.states import ACTIVE_STAGE, RUN_VERBS, STAGE_MOVES, TERMINAL_RUN, RunStatus, StageState
 
+# Why there is nothing to retry in a stage whose work is still to come.
+NOT_RUN_YET = {
+    StageState.PENDING: "It still waits for other stages.",
+    StageState.READY: "It is ready already: there is nothing to retry yet.",
+    StageState.RETRY_SCHEDULED: "Its next retry is scheduled already.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -95,9 +102,11 @@ def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, de
     if stage.state == StageState.NEEDS_RECONCILIATION:
         return "What it did outside is unknown: that must be reconciled first."
     if stage.state in ACTIVE_STAGE:
-        return f"It is {stage.state} now; pause the run, or wait for its end."
+        return f"It is {stage.state} now; wait for its end, or cancel the run."
     if stage.state == StageState.WAITING:
         return "It waits for a decision."
+    if verb == "retry" and stage.state in NOT_RUN_YET:
+        return NOT_RUN_YET[StageState(stage.state)]
     return f"A stage that is {stage.state.replace('_', ' ')} cannot be {'retried' if verb == 'retry' else 'skipped'}."
 
 

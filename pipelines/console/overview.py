@@ -21,7 +21,7 @@ from pipelines.filters import RunFilter
 from pipelines.models import Run, RunIdentity
 from pipelines.paging import Cut
 from pipelines.sql import execute, planned
-from pipelines.states import RunStatus, StageState
+from pipelines.states import OPERATOR_PAUSE, RunStatus, StageState
 
 CAP = 1000
 LONGEST_GROUP = 20
@@ -203,16 +203,20 @@ def _glance(run: Run, row: tuple[Any, ...], end: str) -> Glance:
     elif run.status == RunStatus.FAILED:
         why = ": ".join(part for part in (run.failure_code, run.failure_message.strip().split("\n")[0]) if part)
     elif run.status in (RunStatus.PAUSED, RunStatus.PAUSING):
-        why = "paused" if run.pause_reason == "operator_pause" else f"paused: {run.pause_reason}"
+        why = "paused" if run.pause_reason == OPERATOR_PAUSE else f"paused: {run.pause_reason}"
     elif run.status == RunStatus.COMPLETED:
         stage = ""
     elif state == StageState.NEEDS_RECONCILIATION:
         why = f"{trouble}; what it did outside is unknown"
+    elif state == StageState.FAILED:
+        why = trouble
     elif state == StageState.WAITING:
         why, since, due = "a decision is asked for", opened_at, expires_at
     elif state == StageState.RETRY_SCHEDULED:
         why, due = f"retry {retries} after {trouble}", available_at
-    elif state in (StageState.RUNNING, StageState.DISPATCHED):
+    elif state == StageState.DISPATCHED:
+        why = f"handed to {worker}"
+    elif state == StageState.RUNNING:
         told = f"{percent:g} % {progress}".strip() if percent is not None else progress
         why = f"{worker} · {told}" if told else str(worker or "")
     elif state == StageState.READY:

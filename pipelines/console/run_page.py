@@ -11,7 +11,7 @@ from typing import Any
 
 from pipelines import queries
 from pipelines.access import Actor
-from pipelines.blockers import Blocker
+from pipelines.blockers import NO_WORKER, NOBODY, PERSON, Blocker
 from pipelines.console import drawing, offers
 from pipelines.console.events import MINOR, Told, tell
 from pipelines.console.overview import TELLING
@@ -54,10 +54,13 @@ class StageLine:
     def open_gate(self) -> Gate | None:
         return self.gate if self.gate is not None and self.gate.state == GateState.OPEN else None
 
-    @property
-    def decider(self) -> str:
-        """Who may decide the open gate."""
-        return "an approver, release manager or admin of the workspace, or the application that owns the stage"
+
+@dataclass(slots=True)
+class Hold:
+    """One cause with all stages that it holds, as (name, position); without stages it holds the whole run."""
+
+    blocker: Blocker
+    stages: list[tuple[str, int]]
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class RunLook:
     attempts: list[Attempt]
     more_attempts: bool
     offers: list[offers.Offer]
-    blockers: list[Blocker]
+    holds: list[Hold]
     followers: list[Blocker]
     events: list[Told]
     outside: list[dict[str, Any]]
@@ -82,6 +85,11 @@ class RunLook:
     @property
     def live(self) -> bool:
         return self.run.status not in TERMINAL_RUN
+
+    @property
+    def moving(self) -> bool:
+        """Whether something of the run is under way, so that it waits rather than stands."""
+        return self.run.status in (RunStatus.RUNNING, RunStatus.PAUSING)
 
     @property
     def headline(self) -> str:
@@ -174,12 +182,23 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
         attempts=shown[:ATTEMPTS_SHOWN],
         more_attempts=len(shown) > ATTEMPTS_SHOWN,
         offers=offers.for_run(run, actor),
-        blockers=[blocker for blocker in blockers if blocker.stage_id not in followers],
+        holds=fold([blocker for blocker in blockers if blocker.stage_id not in followers], stages),
         followers=[blocker for blocker in blockers if blocker.stage_id in followers],
         events=recent_events(run, {stage.id: stage.name for stage in stages}),
         outside=reconciliation_list(run.id) if run.status == RunStatus.CANCELLED else [],
         now=now,
     )
+
+
+def fold(blockers: Sequence[Blocker], stages: Sequence[Stage]) -> list[Hold]:
+    """The same cause once, however many stages it holds; what somebody must do comes first."""
+    positions = {stage.id: stage.position for stage in stages}
+    found: dict[tuple[str, str], Hold] = {}
+    for blocker in sorted(blockers, key=_urgency):
+        hold = found.setdefault((blocker.holder, blocker.cause), Hold(blocker, []))
+        if blocker.stage_id is not None:
+            hold.stages.append((blocker.stage, positions[blocker.stage_id]))
+    return list(found.values())
 
 
 def recent_events(run: Run, names: dict[uuid.UUID, str]) -> list[Told]:
@@ -231,6 +250,12 @@ def held_by(session_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[Attempt]]:
     for attempt in rows.select_related("stage", "stage__run").order_by("expires_at"):
         found[attempt.session_id].append(attempt)  # type: ignore[index]
     return found
+
+
+def _urgency(blocker: Blocker) -> int:
+    if blocker.stage_id is None:
+        return 0
+    return {PERSON: 1, NOBODY: 1, NO_WORKER: 2}.get(blocker.holder, 3)
 
 
 def _light_attempts(stages: Sequence[Stage]) -> list[Attempt]:

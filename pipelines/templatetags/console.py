@@ -76,6 +76,12 @@ def progress_words(progress: Any) -> str:
 
 
 @register.filter
+def iso(moment: datetime) -> str:
+    """A time as programs read it."""
+    return _iso(moment)
+
+
+@register.filter
 def unlocalized(number: float) -> str:
     """A coordinate, with a point whatever the locale."""
     return f"{number:g}"
@@ -119,8 +125,7 @@ def ago(moment: datetime | None, now: datetime | None) -> SafeString:
         return mark_safe("")
     seconds = (now - moment).total_seconds()
     text = _ahead(-seconds) if seconds <= -1 else _since(seconds)
-    mark = "" if seconds <= -1 else mark_safe(" data-ago")
-    return format_html('<time datetime="{}" title="{}"{}>{}</time>', _iso(moment), _exact(moment), mark, text)
+    return format_html('<time datetime="{}" title="{}" data-ago>{}</time>', _iso(moment), _exact(moment), text)
 
 
 @register.simple_tag
@@ -135,10 +140,13 @@ def at(moment: datetime | None, now: datetime | None = None) -> SafeString:
 
 
 @register.simple_tag
-def between(start: datetime | None, end: datetime | None, now: datetime | None = None) -> str:
-    """How long something took, or has been going on."""
+def between(start: datetime | None, end: datetime | None, now: datetime | None = None) -> SafeString:
+    """How long something took, or has been going on: that the browser keeps current."""
     last = end or now
-    return duration(last - start) if start is not None and last is not None else ""
+    if start is None or last is None:
+        return mark_safe("")
+    told = duration(last - start)
+    return SafeString(told) if end else format_html('<span data-since="{}">{}</span>', _iso(start), told)
 
 
 @register.simple_tag
@@ -245,7 +253,7 @@ def theme_button(request: HttpRequest) -> SafeString:
 def density_button(request: HttpRequest) -> SafeString:
     """The button that changes the density."""
     other = "dense" if request.COOKIES.get("density") == "comfortable" else "comfortable"
-    return format_html('<button class="btn quiet small" name="density" value="{}">{}</button>', other, word(other))
+    return format_html('<button class="btn quiet small" name="density" value="{}">{} rows</button>', other, word(other))
 
 
 def _since(seconds: float) -> str:

@@ -18,17 +18,23 @@
     say(`${root.dataset.theme} theme`);
   };
 
-  // Times: the same words as the server's `ago`.
-  const ago = (seconds) => {
-    if (seconds < 5) return "just now";
+  // Times: the same words as the server's `ago` and `duration`, by the server's clock; this machine's may be wrong.
+  const skew = document.body.dataset.now ? Date.now() - Date.parse(document.body.dataset.now) : 0;
+  const secondsSince = (moment) => (Date.now() - skew - Date.parse(moment)) / 1000;
+  const largest = (seconds) => {
     const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([limit]) => seconds >= limit);
-    return `${Math.floor(seconds / size)} ${unit} ago`;
+    return `${Math.floor(seconds / size)} ${unit}`;
   };
+  const ago = (seconds) => seconds <= -1 ? `in ${largest(-seconds)}` : seconds < 5 ? "just now" : `${largest(seconds)} ago`;
+  const duration = (seconds) => {
+    const [d, h, m, s] = [seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60].map(Math.floor);
+    const two = (number) => String(number).padStart(2, "0");
+    return d ? `${d}d ${h}h` : h ? `${h}h ${two(m)}m` : m ? `${m}m ${two(s)}s` : `${Math.max(s, 0)}s`;
+  };
+  const write = (element, text) => { if (element.textContent !== text) element.textContent = text; };
   const refreshTimes = () => {
-    for (const time of all("time[data-ago]")) {
-      const text = ago((Date.now() - Date.parse(time.dateTime)) / 1000);
-      if (time.textContent !== text) time.textContent = text;
-    }
+    for (const time of all("time[data-ago]")) write(time, ago(secondsSince(time.dateTime)));
+    for (const span of all("[data-since]")) write(span, duration(secondsSince(span.dataset.since)));
   };
   setInterval(() => { if (!document.hidden) refreshTimes(); }, 5000);
 

@@ -84,6 +84,21 @@ def test_each_state_says_what_it_waits_for(
     assert "waits for a worker for Nobody" in _row(operator, "is-ready")
 
 
+def test_a_stage_that_failed_says_why_while_other_branches_go_on(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """The run is not failed yet, but the row that shows the failed stage has its error."""
+    start_run(
+        "first", {"name": "left", "depends_on": ["first"]}, {"name": "right", "depends_on": ["first"]}, name="orders"
+    )
+    hand.report(hand.take(), output=1)
+    left, _ = hand.pull(2)
+    hand.report(left, "failed", error_code="BAD", error_message="no country", retryable=False)
+    row = _row(operator, "orders")
+    assert "Running" in row
+    assert "BAD: no country" in row
+
+
 def test_a_rejected_gate_is_the_reason_in_the_list(
     operator: Visitor, start_run: Callable[..., Run], people: dict[str, Person]
 ) -> None:

@@ -111,7 +111,7 @@ def test_an_open_gate_says_since_when_and_who_decides(operator: Visitor, start_r
     told = text_of(operator.get(f"/console/runs/{run.id}/"))
     assert "Waiting at post" in told
     assert "A decision is asked for before this stage starts" in told
-    assert "It can be decided by an approver, release manager or admin" in told
+    assert "The application billing decides, with its key: POST /stages/" in told
     assert re.search(r"it expires in (59|60|1) (min|h)", told)
 
 
@@ -126,7 +126,7 @@ def test_a_stage_that_may_have_acted_outside_blocks_the_run_and_says_so(
     assert "Blocked at pay" in told
     assert "What it did outside is unknown" in told
     assert "Retry: what it did outside is unknown: that must be reconciled first." in told
-    assert "1 more only wait for other stages" in told
+    assert "1 more waits only for other stages" in told
 
 
 def test_a_cancelled_run_lists_what_may_still_go_on_outside(
@@ -255,6 +255,49 @@ def test_dead_letters_and_workers_lead_to_the_run(operator: Visitor, start_run: 
     assert f'href="/console/runs/{run.id}/?stage=0"' in page.content.decode()
     assert "orders" not in text_of(operator.get("/console/dead-letters/?status=resolved"))
     assert operator.get("/console/dead-letters/?status=lost").status_code == 400
+
+
+def test_one_cause_is_told_once_and_what_a_person_must_do_comes_first(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """Nine branches that wait for the same worker are one line, below the branch that failed."""
+    branches = [{"name": f"branch-{number}", "depends_on": ["first"]} for number in range(9)]
+    last = {"name": "last", "depends_on": [branch["name"] for branch in branches]}
+    run = start_run("first", *branches, last)
+    hand.report(hand.take(), output=1)
+    broken, *_ = hand.pull(1)
+    hand.report(broken, "failed", error_code="BAD", retryable=False)
+    page = operator.get(f"/console/runs/{run.id}/").content.decode()
+    panel = unescape(re.sub(r"<[^>]+>", " ", page[page.index('id="blockers-title"') : page.index('id="stages-title"')]))
+    told = " ".join(panel.split())
+    assert told.index("Failed with BAD: retry it or skip it. A person must act.") < told.index("Ready since")
+    assert told.count("Ready since") == 1
+    assert "and 2 more" in told
+    assert "It goes to whoever asks first: hand-1." in told
+    assert "Held by" not in told
+
+
+def test_text_in_another_direction_does_not_turn_what_stands_beside_it(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    run = start_run({"name": "\u062a\u062d\u0645\u064a\u0644"}, name="\u0637\u0644\u0628 \u202e evil", key="orders:7")
+    page = operator.get(f"/console/runs/{run.id}/").content.decode()
+    assert f"<bdi>{run.name}</bdi>" in page
+    assert "<bdi>\u062a\u062d\u0645\u064a\u0644</bdi>" in page
+
+
+def test_times_that_go_on_are_marked_for_the_browser_and_those_that_ended_are_not(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """By the server's clock, which the page brings along: this machine's may be wrong."""
+    run = start_run("load")
+    job = hand.take()
+    page = operator.get(f"/console/runs/{run.id}/").content.decode()
+    assert re.search(r'<body data-now="\d{4}-[^"]+Z"', page)
+    assert f'<span data-since="{run.created_at.isoformat().replace("+00:00", "Z")}">' in page
+    assert re.search(r'The engine looks again <span class="nowrap"><time [^>]* data-ago>in \d+ s</time>', page)
+    hand.report(job, output=1)
+    assert "data-since" not in operator.get(f"/console/runs/{run.id}/").content.decode()
 
 
 def _attempt_table(page: Any) -> str:
