@@ -61,12 +61,15 @@ class Intent:
 
     def fingerprint(self, environment: str) -> str:
         """SHA-256 of what makes two requests the same."""
+        stages = [with_defaults(stage) for stage in self.stages]
+        for stage in stages:
+            stage["depends_on"] = stage["depends_on"] or None  # an empty list waits for what no list waits for
         intent = {
             "environment": environment,
             "name": self.name,
-            "stages": [with_defaults(stage) for stage in self.stages],
+            "stages": stages,
             "pipeline": self.pipeline,
-            "input": self.input,
+            "input": self.input if self.pipeline is None else self.input or {},
             "context": sorted(
                 [item["key"], item["value"], bool(item.get("is_sensitive"))] for item in self.context_items
             ),
@@ -111,10 +114,13 @@ def create_run(
             existing = _find(place.application_id, key)
             if existing is None:
                 continue  # retention removed it between the two statements: the key is free again
-            if existing[1] != fingerprint:
+            found_id, found_environment, found_fingerprint = existing
+            if found_fingerprint != fingerprint:
                 detail = f"this application already used the key {key!r} for another request"
-                raise Refusal("idempotency_conflict", detail, extra={"pipelineId": str(existing[0])})
-            return existing[0], False
+                # a key sees the runs of its own environment, and learns no id of another
+                told = {"pipelineId": str(found_id)} if found_environment == place.environment_id else {}
+                raise Refusal("idempotency_conflict", detail, extra=told)
+            return found_id, False
 
 
 def find_by_key(application_id: uuid.UUID, environment_id: uuid.UUID, key: str) -> uuid.UUID | None:
@@ -137,12 +143,12 @@ def _reserve(place: Place, key: str, fingerprint: str, run_id: uuid.UUID) -> boo
     )
 
 
-def _find(application_id: uuid.UUID, key: str) -> tuple[uuid.UUID, str] | None:
+def _find(application_id: uuid.UUID, key: str) -> tuple[Any, ...] | None:
     rows = query(
-        "SELECT run_id, fingerprint FROM pipelines_runidentity WHERE application_id = %s AND key = %s",
+        "SELECT run_id, environment_id, fingerprint FROM pipelines_runidentity WHERE application_id = %s AND key = %s",
         [application_id, key],
     )
-    return (rows[0][0], rows[0][1]) if rows else None
+    return rows[0] if rows else None
 
 
 def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:

@@ -31,6 +31,7 @@ from pipelines.models import (
     PolicyStatus,
     Run,
     Stage,
+    StageOutput,
     WorkerSession,
 )
 from pipelines.paging import Cut, Page, page
@@ -175,6 +176,11 @@ def attempts(run: Run, stage_id: uuid.UUID | None = None) -> QuerySet[Attempt]:
     if stage_id is not None:
         rows = rows.filter(stage_id=stage_id)
     return rows.select_related("stage", "progress").prefetch_related("late_evidence").order_by("-dispatched_at", "-id")
+
+
+def outputs(stage: Stage) -> QuerySet[StageOutput]:
+    """Every output of a stage, of all its epochs: a retry sets another one in force and erases none."""
+    return StageOutput.objects.filter(stage=stage)
 
 
 def timeline(run: Run) -> QuerySet[Event]:

@@ -120,6 +120,19 @@ class Blockers(OperationsEndpoint):
         return answer({"next": None, "previous": None, "results": results})
 
 
+class StageOutputs(OperationsEndpoint):
+    """Everything that a stage ever produced or was given, newest first, so that epochs can be compared (P65)."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(parameters=list_parameters(), responses=wire.listed(wire.OutputView))
+    def get(self, call: Call) -> HttpResponse:
+        page = page_of(queries.outputs(call.target), read_cut(call.params), ("at", "id"))
+        items = [wire.output_view(one, current=one.id == call.target.output_id) for one in page.rows]
+        return page_answer(call.request, page, items)
+
+
 class StagePolicies(OperationsEndpoint):
     """Which policies rule a stage, which ones they outrank, and why (P47)."""
 
@@ -345,6 +358,7 @@ urlpatterns = [
     path("executions/<str:execution_id>/attempts", Attempts.as_view()),
     path("executions/<str:execution_id>/timeline", Timeline.as_view()),
     path("executions/<str:execution_id>/blockers", Blockers.as_view()),
+    path("stages/<str:stage_id>/outputs", StageOutputs.as_view()),
     path("stages/<str:stage_id>/policies", StagePolicies.as_view()),
     path("environments", Environments.as_view()),
     path("applications", Applications.as_view()),

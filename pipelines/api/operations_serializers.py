@@ -46,6 +46,7 @@ from pipelines.models import (
     Release,
     Run,
     Stage,
+    StageOutput,
     WorkerSession,
 )
 from pipelines.queries import PolicyView, Progress
@@ -398,6 +399,32 @@ def attempt_view(attempt: Attempt) -> dict[str, Any]:
         "decision": attempt.decision,
         "usage": attempt.usage,
         "late_evidence": len(attempt.late_evidence.all()),
+    }
+
+
+class OutputView(Shape):
+    """One output of a stage. `attempt_id` is null where a person gave it; `current`: what later stages get now."""
+
+    id = Identifier()
+    epoch = Whole(min_value=1, max_value=HUGE)
+    attempt_id = Identifier(allow_null=True)
+    at = Moment()
+    current = Flag()
+    digest = Text()
+    size = Whole(min_value=0, max_value=HUGE)
+    output = AnyJson(allow_null=True)
+
+
+def output_view(output: StageOutput, *, current: bool) -> dict[str, Any]:
+    return {
+        "id": str(output.id),
+        "epoch": output.epoch,
+        "attempt_id": _id(output.attempt),
+        "at": time(output.at),
+        "current": current,
+        "digest": output.digest,
+        "size": output.size,
+        "output": json.loads(output.body),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.access import Actor
+from pipelines.keys import issue_key
 from pipelines.models import Environment, Run, RunIdentity, Stage
 from pipelines.releases import register_release
 from tests.cast import Api, Person
@@ -122,6 +123,7 @@ def test_the_key_with_another_intent_conflicts(api: Api, changes: dict[str, Any]
         {"idempotencyKey": "  invoice-42:validate:v1\t"},
         {"environment": "development"},
         {"contextItems": [], "keywords": None, "deadlineSeconds": None},
+        {"stages": [{**stage, "dependsOn": []} for stage in request()["stages"]]},
         {
             "stages": [
                 {
@@ -162,6 +164,32 @@ def test_the_scope_of_a_key_is_its_application(api: Api, sibling_key: str, forei
         assert answer.status_code == 201
         ids.add(answer.json()["pipeline"]["id"])
     assert len(ids) == 3
+
+
+def test_a_conflict_tells_a_key_nothing_of_another_environment(
+    api: Api, application: Any, environments: dict[str, Environment]
+) -> None:
+    """I16: the environment is part of the intent, so the key conflicts; the other run's id stays unknown."""
+    first = create(api).json()["pipeline"]["id"]
+    assert create(api, name="other").json()["pipelineId"] == first
+    staging = Api({"X-API-Key": issue_key(application, environments["staging"])[1]})
+    refused = create(staging)
+    assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_conflict")
+    assert first not in refused.content.decode()
+    assert (
+        staging.post("/pipelines/by-idempotency-key", {"idempotencyKey": request()["idempotencyKey"]}).status_code
+        == 404
+    )
+
+
+def test_a_key_whose_run_has_ended_finds_it_and_says_so(api: Api) -> None:
+    """F121: a repeat gets the run as it stands, and nothing is started."""
+    first = create(api).json()["pipeline"]["id"]
+    api.post(f"/pipelines/{first}/cancel")
+    again = create(api)
+    assert (again.status_code, again.json()["created"], again.json()["wasExisting"]) == (200, False, True)
+    assert (again.json()["pipeline"]["status"], again.json()["pipeline"]["isTerminal"]) == ("cancelled", True)
+    assert Run.objects.count() == 1
 
 
 def test_a_key_stays_with_its_run(api: Api, clock: Clock) -> None:
@@ -245,6 +273,16 @@ def test_a_managed_run_takes_its_stages_from_the_release_in_force(api: Api, mana
     again = api.post("/pipelines/idempotent", {**body, "input": {"a": "ü", "b": 1}})
     assert again.status_code == 200
     assert again.json()["pipeline"]["id"] == run["id"]
+
+
+def test_a_managed_run_without_input_has_an_empty_one(api: Api, managed: str) -> None:
+    """Model §3.6: leaving the input out and sending the empty one are the same request."""
+    body = {"idempotencyKey": "today", "pipeline": managed}
+    first = api.post("/pipelines/idempotent", body)
+    assert first.json()["pipeline"]["stages"][0]["input"] == "{}"
+    again = api.post("/pipelines/idempotent", {**body, "input": {}})
+    assert (again.status_code, again.json()["pipeline"]) == (200, first.json()["pipeline"])
+    assert api.post("/pipelines/idempotent", {**body, "input": {"day": 1}}).status_code == 409
 
 
 @pytest.mark.parametrize(

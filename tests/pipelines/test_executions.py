@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from pipelines import catalog, releases, sweeps, transitions
 from pipelines.creation import Place
 from pipelines.models import Application, Environment, Run, WorkerSession, Workspace
+from recovery.transitions import retry_stage, skip_stage
 from tests.cast import Api, Hand, Person, stages_of
 from tests.clock import Clock
 from tests.factories import ApplicationFactory
@@ -306,6 +307,51 @@ def test_attempts_are_told_newest_first_with_their_decision(
     path = f"/v1/executions/{run.id}/attempts"
     assert len(viewer.get(f"{path}?stage_id={stage_id}").json()["results"]) == 2
     assert viewer.get(f"{path}?stage_id={uuid.uuid4()}").json()["results"] == []
+
+
+def test_outputs_of_every_epoch_stay_readable(
+    start_run: StartRun, hand: Hand, viewer: Api, people: dict[str, Person], clock: Clock
+) -> None:
+    """P65, model §2: a retry erases nothing; what an earlier epoch produced can be compared with what counts now."""
+    run = start_run("first")
+    operator = people["operator"].actor
+    one = hand.take()
+    hand.report(one, output={"rows": 1})
+    first = stages_of(run)[0].id
+    clock.advance(1)
+    retry_stage(first, actor=operator, reason="wrong data")
+    path = f"/v1/stages/{first}/outputs"
+    (old,) = viewer.get(path).json()["results"]
+    assert (old["epoch"], old["attempt_id"], old["output"], old["current"]) == (
+        1, str(one.attempt_id), {"rows": 1}, False,
+    )  # fmt: skip
+    skip_stage(first, actor=operator, reason="by hand", output={"rows": 2}, has_output=True)
+    clock.advance(1)
+    retry_stage(first, actor=operator, reason="once more")
+    two = hand.take()
+    clock.advance(1)
+    hand.report(two, output=None)
+    told = viewer.get(path).json()["results"]
+    assert [(item["epoch"], item["output"], item["current"]) for item in told] == [
+        (3, None, True),
+        (2, {"rows": 2}, False),
+        (1, {"rows": 1}, False),
+    ]
+    assert [item["attempt_id"] for item in told] == [str(two.attempt_id), None, str(one.attempt_id)]
+    assert told[2]["digest"] == old["digest"] != told[1]["digest"]
+    assert [len(page) for page in follow(viewer, f"{path}?page_size=2")] == [2, 1]
+
+
+def test_outputs_are_shown_to_those_who_may_see_the_run(
+    start_run: StartRun, hand: Hand, api: Api, sibling_key: str, outsider: Person, as_person: Callable[[Person], Api]
+) -> None:
+    """I16."""
+    run = start_run("first")
+    hand.report(hand.take(), output="secret")
+    path = f"/v1/stages/{stages_of(run)[0].id}/outputs"
+    assert api.get(path).json()["results"][0]["output"] == "secret"
+    for stranger in (Api({"X-API-Key": sibling_key}), as_person(outsider)):
+        assert stranger.get(path).status_code == 404
 
 
 def test_the_timeline_is_told_in_order_and_paged(start_run: StartRun, hand: Hand, viewer: Api) -> None:
