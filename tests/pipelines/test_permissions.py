@@ -31,6 +31,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "executions/<str:execution_id>/pause"): OPERATORS,
     ("POST", "executions/<str:execution_id>/resume"): OPERATORS,
     ("POST", "executions/<str:execution_id>/cancel"): OPERATORS,
+    ("GET", "stages/<str:stage_id>/outputs"): VIEWERS,
     ("GET", "stages/<str:stage_id>/policies"): VIEWERS,
     ("POST", "stages/<str:stage_id>/retry"): OPERATORS,
     ("POST", "stages/<str:stage_id>/skip"): OPERATORS,
