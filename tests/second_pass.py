@@ -1,7 +1,8 @@
 """Runs the tests that speak to the database once more, on a PostgreSQL server that is not the embedded one.
 
 For `make test`. The server is the one at RECOURSE_TEST_SERVER_URL; when none answers, this says so and is content,
-unless RECOURSE_REQUIRE_SERVICES=1. Arguments go to pytest. The exit code is pytest's.
+unless RECOURSE_REQUIRE_SERVICES=1. Arguments go to pytest. The exit code is pytest's. As a plugin of that pytest it
+leaves out what another server cannot change.
 """
 
 from __future__ import annotations
@@ -12,10 +13,23 @@ import sys
 from urllib.parse import urlsplit
 
 import psycopg
+import pytest
 
 from config.environment import BY_NAME
 
 SELECTED = "not embedded and not browser and not prove"
+DATABASE_FIXTURES = {"db", "transactional_db", "live_server"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    others = [item for item in items if not speaks_to_the_database(item)]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if speaks_to_the_database(item)]
+
+
+def speaks_to_the_database(item: pytest.Item) -> bool:
+    fixtures = DATABASE_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+    return bool(fixtures) or item.get_closest_marker("django_db") is not None
 
 
 def main() -> int:
@@ -32,7 +46,8 @@ def main() -> int:
     sys.stderr.write(f"second pass: PostgreSQL {version}\n")
     # The test database is made beside this name; the number keeps two runs on one server apart.
     database = urlsplit(url)._replace(path=f"/recourse_{os.getpid()}").geturl()
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-m", SELECTED, *sys.argv[1:]]
+    pytest_command = [sys.executable, "-m", "pytest", "-p", "tests.second_pass", "-n", "2", "--dist", "loadgroup"]
+    command = [*pytest_command, "-m", SELECTED, *sys.argv[1:]]
     return subprocess.run(command, env=os.environ | {"DATABASE_URL": database}, check=False).returncode
 
 
