@@ -4,6 +4,7 @@ from django.urls import path
 
 from config import login
 from pipelines.console import views as pipelines
+from recovery import letter_views as letters
 from recovery import views as recovery
 
 app_name = "console"
@@ -23,5 +24,8 @@ urlpatterns = [
     path("stages/<uuid:stage_id>/retry/", recovery.retry, name="retry"),
     path("stages/<uuid:stage_id>/skip/", recovery.skip, name="skip"),
     path("dead-letters/", pipelines.dead_letter_list, name="dead-letters"),
+    path("dead-letters/<uuid:letter_id>/acknowledge/", letters.acknowledge, name="acknowledge"),
+    path("dead-letters/<uuid:letter_id>/redrive/", letters.redrive, name="redrive"),
+    path("dead-letters/<uuid:letter_id>/discard/", letters.discard, name="discard"),
     path("workers/", pipelines.worker_list, name="workers"),
 ]

@@ -1,4 +1,4 @@
-"""What a person answers on the retry and skip screens, read and checked before the verb is called."""
+"""What a person answers on the retry, redrive and skip screens, read and checked before the verb is called."""
 
 from __future__ import annotations
 
@@ -62,6 +62,20 @@ def read_retry(stage: Stage, params: QueryDict, behind: Sequence[str] = ()) -> R
     if errors:
         raise Refusal("validation_error", "something is missing; nothing was changed", errors=errors)
     return RetryAnswers(scope, new_input, notes)
+
+
+def asked(params: QueryDict) -> list[dict[str, str]]:
+    """The checklist for a form, with what was ticked and noted already."""
+    return [
+        {
+            "name": name,
+            "claim": claim,
+            "question": question,
+            "ticked": params.get(f"check_{name}", ""),
+            "note": params.get(f"note_{name}", ""),
+        }
+        for name, claim, question in CHECKS
+    ]
 
 
 def read_output(params: QueryDict) -> tuple[Any, bool]:

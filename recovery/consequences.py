@@ -19,25 +19,26 @@ def later_than(stage: Stage, stages: Sequence[Stage]) -> list[Stage]:
     return [one for one in stages if one.position in behind]
 
 
-def of_retry(stage: Stage, stages: Sequence[Stage]) -> list[Step]:
-    """The lines of a retry, for both scopes."""
+def of_retry(stage: Stage, stages: Sequence[Stage], *, alone: bool = False) -> list[Step]:
+    """The lines of a retry, for both scopes; `alone`: only the stage itself can be chosen."""
     later = later_than(stage, stages)
     kept = [one.name for one in stages if one.state in FINISHED and one != stage and one not in later]
     finished = [one.name for one in later if one.state in FINISHED]
     lines = [Step("ready", "Runs again", f"{stage.name}, in epoch {stage.epoch + 1}; its counters start anew")]
     if kept:
-        lines.insert(0, Step("completed", "Kept", f"{_count(kept, 'stage')}: {', '.join(kept)}"))
+        lines.insert(0, Step("completed", "Kept", f"{_count(kept, 'stage')}: {_names(kept)}"))
     if finished:
-        told = f"{', '.join(finished)}: marked as made from the older result, or run again, as you choose"
+        choice = "" if alone else ", or run again, as you choose"
+        told = f"{_names(finished)}: marked as made from the older result{choice}"
         lines.append(Step("retry_scheduled", "Behind it", told))
     waiting = [one.name for one in later if one.state not in TERMINAL_STAGE]
     if waiting:
-        lines.append(Step("pending", "Then", f"{', '.join(waiting)}, once {stage.name} is completed"))
+        lines.append(Step("pending", "Then", f"{_names(waiting)}, once {stage.name} is completed"))
     lines.append(Step("superseded", "Not erased", "earlier attempts, outputs and decisions stay readable"))
     if stage.effect_mode == "external":
         told = f"what {stage.name} does outside: a retry does it again, it takes nothing back"
         lines.append(Step("blocked", "May repeat", told))
-    if behind := acting_behind(stage, stages):
+    if not alone and (behind := acting_behind(stage, stages)):
         told = f"what {', '.join(behind)} did outside, when everything behind {stage.name} is run again"
         lines.append(Step("blocked", "May repeat", told))
     return lines
@@ -53,7 +54,7 @@ def of_skip(stage: Stage, stages: Sequence[Stage]) -> list[Step]:
     waiting = [one.name for one in later_than(stage, stages) if one.state not in TERMINAL_STAGE]
     lines = [Step("skipped", "Left out", f"{stage.name} will not run; the run records that it was left out on purpose")]
     if waiting:
-        lines.append(Step("ready", "Goes on", f"{', '.join(waiting)}, without its result unless you give one"))
+        lines.append(Step("ready", "Goes on", f"{_names(waiting)}, without its result unless you give one"))
     if stage.state == StageState.NEEDS_RECONCILIATION:
         told = f"what {stage.name} did outside stays unknown; skipping does not undo it"
         lines.append(Step("blocked", "Uncertain", told))
@@ -64,9 +65,9 @@ def of_cancel(stages: Sequence[Stage]) -> list[Step]:
     """The lines of a cancel: what ends, and what may still go on outside."""
     unfinished = [one.name for one in stages if one.state not in TERMINAL_STAGE]
     done = [one.name for one in stages if one.state in FINISHED]
-    lines = [Step("cancelled", "Ends for good", f"{_count(unfinished, 'stage')}: {', '.join(unfinished) or 'none'}")]
+    lines = [Step("cancelled", "Ends for good", f"{_count(unfinished, 'stage')}: {_names(unfinished) or 'none'}")]
     if done:
-        lines.append(Step("completed", "Stays", f"{', '.join(done)}: nothing of it is undone"))
+        lines.append(Step("completed", "Stays", f"{_names(done)}: nothing of it is undone"))
     for stage in stages:
         if stage.state in ACTIVE_STAGE:
             told = f"{stage.name}: its worker is told to stop; what it has begun outside may still go on"
@@ -76,6 +77,11 @@ def of_cancel(stages: Sequence[Stage]) -> list[Step]:
         elif stage.state == StageState.WAITING:
             lines.append(Step("waiting", "Open gate", f"{stage.name}: its decision is no longer asked for"))
     return lines
+
+
+def _names(names: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def _count(names: Sequence[str], noun: str) -> str:

@@ -52,7 +52,7 @@ def retry(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
         back=_page_of(stage),
         reason_required=stage.state != "failed",
         fields="recovery/_retry_fields.html",
-        answers={"stage": stage, "behind": behind, "checks": _checks(request), "given": request.POST},
+        answers={"stage": stage, "behind": behind, "checks": answers.asked(request.POST), "given": request.POST},
     )
     return perform(request, act, lambda reason: _retried(request, stage, behind, reason))
 
@@ -107,17 +107,3 @@ def _skipped(request: ScreenRequest, stage: Stage, reason: str) -> str:
 
 def _page_of(stage: Stage) -> str:
     return f"{reverse('console:run', args=[stage.run_id])}?stage={stage.position}"
-
-
-def _checks(request: ScreenRequest) -> list[dict[str, str]]:
-    """The checklist with what was ticked and noted already."""
-    return [
-        {
-            "name": name,
-            "claim": claim,
-            "question": question,
-            "ticked": request.POST.get(f"check_{name}", ""),
-            "note": request.POST.get(f"note_{name}", ""),
-        }
-        for name, claim, question in answers.CHECKS
-    ]

@@ -1,4 +1,4 @@
-"""What a person could do to a run or a stage now, and why not: pure, from the same tables that the verbs check.
+"""What a person could do to a run, a stage or a dead letter now, and why not: pure, from the tables that verbs check.
 
 A screen shows every action; one that would be refused is disabled with the reason. The verbs check again.
 """
@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipelines.access import CAPABILITIES, RECOVER, STEER, Actor
-from pipelines.states import ACTIVE_STAGE, RUN_VERBS, STAGE_MOVES, TERMINAL_RUN, RunStatus, StageState
+from pipelines.models import DeadLetter
+from pipelines.states import (
+    ACTIVE_STAGE,
+    DEAD_LETTER_MOVES,
+    RUN_VERBS,
+    STAGE_MOVES,
+    TERMINAL_RUN,
+    RunStatus,
+    StageState,
+)
 
 # Why there is nothing to retry in a stage whose work is still to come.
 NOT_RUN_YET = {
@@ -72,6 +81,23 @@ def for_stage(stage: StageFacts, run: RunFacts, actor: Actor, *, denied: bool) -
         Offer("retry", "Retry…", stage.id, _stage_refusal(stage, run, actor, "retry", denied)),
         Offer("skip", "Skip…", stage.id, _stage_refusal(stage, run, actor, "skip", denied)),
     ]
+
+
+def for_letter(letter: DeadLetter, actor: Actor) -> list[Offer]:
+    """Redrive, acknowledge, discard; `letter` with its stage and run."""
+    return [
+        Offer("redrive", "Redrive…", letter.id, _letter_refusal(letter, actor, "redrive")),
+        Offer("acknowledge", "Acknowledge…", letter.id, _letter_refusal(letter, actor, "acknowledge")),
+        Offer("discard", "Discard…", letter.id, _letter_refusal(letter, actor, "discard")),
+    ]
+
+
+def _letter_refusal(letter: DeadLetter, actor: Actor, verb: str) -> str:
+    if not actor.may(RECOVER):
+        return _missing_right(actor, RECOVER)
+    if letter.state not in DEAD_LETTER_MOVES[verb]:
+        return f"It is {letter.state} already."
+    return _stage_refusal(letter.stage, letter.run, actor, "retry", denied=False) if verb == "redrive" else ""
 
 
 def _run_refusal(run: RunFacts, actor: Actor, verb: str) -> str:

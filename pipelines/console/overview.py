@@ -151,7 +151,7 @@ def rows(actor: Actor, wanted: RunFilter, cut: Cut) -> Rows:
     page = queries.run_list(actor, wanted, cut)
     ids = [run.id for run in page.rows]
     seen = glances(page.rows)
-    keys = dict(RunIdentity.objects.filter(run__in=ids).values_list("run_id", "key"))
+    keys = keys_of(ids)
     context = queries.business_keys(ids)
     found = [
         Row(run, seen[run.id], keys.get(run.id, ""), _beside(keys.get(run.id, ""), context.get(run.id, [])))
@@ -159,6 +159,11 @@ def rows(actor: Actor, wanted: RunFilter, cut: Cut) -> Rows:
     ]
     told = repr([(row.run.id, row.run.status, row.run.updated_at, row.glance) for row in found])
     return Rows(found, page.next, page.previous, sha256(told.encode()).hexdigest()[:16])
+
+
+def keys_of(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """The idempotency keys of these runs, of those that have one."""
+    return dict(RunIdentity.objects.filter(run__in=run_ids).values_list("run_id", "key"))
 
 
 def newer(actor: Actor, wanted: RunFilter, than: datetime, most: int = 50) -> int:

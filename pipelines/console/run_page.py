@@ -48,6 +48,7 @@ class StageLine:
     gate: Gate | None
     letter: DeadLetter | None
     needs: list[str]
+    letter_offers: list[offers.Offer]
     offers: list[offers.Offer]
 
     @property
@@ -149,7 +150,9 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
     )
     letters = {
         letter.stage_id: letter
-        for letter in DeadLetter.objects.filter(stage__in=stages, state__in=sorted(OPEN_DEAD_LETTER))
+        for letter in DeadLetter.objects.filter(stage__in=stages, state__in=sorted(OPEN_DEAD_LETTER)).select_related(
+            "stage", "run"
+        )
     }
     axis = drawing.axis_of(run, [attempt for found in attempts.values() for attempt in found], now)
     names = {stage.position: stage.name for stage in stages}
@@ -304,6 +307,8 @@ def _line(
         letter=letter,
         needs=[names[position] for position in stage.depends_on],
         offers=offers.for_stage(stage, run, actor, denied=denied),
+        # redriving is what retrying the stage does
+        letter_offers=[one for one in offers.for_letter(letter, actor) if one.verb != "redrive"] if letter else [],
     )
 
 

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from pipelines import queries, transitions
 from pipelines.access import STEER
-from pipelines.console import overview, run_page
+from pipelines.console import offers, overview, run_page
 from pipelines.console.acts import Act, Step, perform
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.filters import RUN_FILTERS, moment, read_run_filter, values
@@ -122,10 +122,13 @@ def resume(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
 @screen
 def dead_letter_list(request: ScreenRequest) -> HttpResponse:
     """Stages that the machine has given up on, newest first; without `status`, those that still wait for a person."""
-    letters = DeadLetterFilter.narrow(queries.dead_letters(request.visit.actor), request.GET)
+    matching = DeadLetterFilter.narrow(queries.dead_letters(request.visit.actor), request.GET)
     states = values(request.GET, "status") or tuple(state for state in DeadLetterState if state in OPEN_DEAD_LETTER)
-    found = page_of(letters.filter(state__in=states), read_cut(request.GET), ("opened_at", "id"))
-    context = {"page": found, "states": states, "choices": DeadLetterState.values}
+    found = page_of(matching.filter(state__in=states), read_cut(request.GET), ("opened_at", "id"))
+    keys = overview.keys_of([letter.run_id for letter in found.rows])
+    actor = request.visit.actor
+    letters = [(letter, keys.get(letter.run_id, ""), offers.for_letter(letter, actor)) for letter in found.rows]
+    context = {"page": found, "letters": letters, "states": states, "choices": DeadLetterState.values}
     return show(request, "runs/dead_letters.html", context)
 
 
