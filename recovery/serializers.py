@@ -14,6 +14,7 @@ from recovery.transitions import Done
 
 
 class OperationView(Shape):
+    id = Identifier()
     operation_id = Identifier()
     kind = OneOf(OperationKind.values)
     execution_id = Identifier()
@@ -28,6 +29,7 @@ class OperationView(Shape):
 
 def operation_view(operation: Operation) -> dict[str, Any]:
     return {
+        "id": str(operation.id),
         "operation_id": str(operation.id),
         "kind": operation.kind,
         "execution_id": str(operation.run_id),

@@ -296,6 +296,9 @@ class ApprovalView(Shape):
 
 
 class StageView(Shape):
+    """`id` and `stage_id` are the same: every list names its items by `id`, every other answer a stage by `stage_id`."""
+
+    id = Identifier()
     stage_id = Identifier()
     execution_id = Identifier()
     name = Text()
@@ -325,6 +328,7 @@ class StageView(Shape):
 
 def stage_view(stage: Stage, names: Mapping[int, str]) -> dict[str, Any]:
     return {
+        "id": str(stage.id),
         "stage_id": str(stage.id),
         "execution_id": str(stage.run_id),
         "name": stage.name,
@@ -354,6 +358,7 @@ def stage_view(stage: Stage, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 class AttemptView(Shape):
+    id = Identifier()
     attempt_id = Identifier()
     stage_id = Identifier()
     stage = Text()
@@ -379,6 +384,7 @@ class AttemptView(Shape):
 def attempt_view(attempt: Attempt) -> dict[str, Any]:
     active = attempt.state in (AttemptState.DISPATCHED, AttemptState.RUNNING)
     return {
+        "id": str(attempt.id),
         "attempt_id": str(attempt.id),
         "stage_id": str(attempt.stage_id),
         "stage": attempt.stage.name,

@@ -249,3 +249,17 @@ def test_a_superuser_has_no_rights_where_they_are_no_member(
     client.force_login(get_user_model().objects.create_superuser("root"))
     assert client.get("/v1/executions").status_code == 403
     assert client.get("/v1/executions?workspace=acme").status_code == 404
+
+
+@pytest.mark.parametrize("route", sorted(route for method, route in ROUTES if method == "GET"))
+def test_every_list_names_its_items(
+    route: str, things: dict[str, str], people: dict[str, Person], as_person: AsPerson
+) -> None:
+    """Contract §3: lists are {next, previous, results}; items carry `execution_id`, or `id` for other things."""
+    answer = as_person(people["admin"]).get(path_of(route, things)).json()
+    if "results" not in answer:
+        return
+    assert set(answer) == {"next", "previous", "results"}
+    named = "execution_id" if route == "executions" else "id"
+    if not route.endswith("/blockers"):  # a blocker is no thing, it has no name
+        assert all(item[named] for item in answer["results"])
