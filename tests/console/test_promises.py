@@ -1,0 +1,34 @@
+"""What the texts promise, and what they must not."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = sorted(
+    path
+    for folder, ending in (
+        ("templates", "*.html"),
+        ("docs", "*.md"),
+        ("sdk/recourse", "*.py"),
+        ("pipelines/console", "*.py"),
+        ("recovery", "*.py"),
+    )
+    for path in (ROOT / folder).rglob(ending)
+) + [ROOT / "README.md"]
+CLAIM = re.compile(r"exactly[ -]once", re.IGNORECASE)
+TAKEN_BACK = re.compile(r"\b(not|never|no|nobody|cannot|without)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_is_promised_exactly_once(path: Path) -> None:
+    """P6, N5: the words occur only where the same paragraph, or the heading above it, takes them back."""
+    heading = ""
+    for paragraph in re.split(r"\n\s*\n|</p>", path.read_text()):
+        if paragraph.lstrip().startswith("#"):
+            heading = paragraph
+        if CLAIM.search(paragraph):
+            assert TAKEN_BACK.search(CLAIM.sub("", paragraph)) or TAKEN_BACK.search(heading), paragraph
