@@ -16,4 +16,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        # Ctrl-C is no fault: the exit code of a command that a signal ended, and no traceback.
+        sys.exit(130)

@@ -77,6 +77,7 @@ class Console:
         refuse_unsafe_settings()
         call_command("migrate", interactive=False, verbosity=0)
         login = first_login.ensure(data_dir)
+        supervisor.heed_stop()
         # Every process from here on has connections of its own; this one needs none to watch them.
         connections.close_all()
         samples = self._samples()

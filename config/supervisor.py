@@ -98,9 +98,14 @@ class Supervisor:
             if time.monotonic() > deadline:
                 return False
             self._watch(every)
-            if self.stopping:
-                raise StopRequestedError
+            self.heed_stop()
+        self.heed_stop()
         return True
+
+    def heed_stop(self) -> None:
+        """For the time between two steps that know nothing of signals. Raises StopRequestedError."""
+        if self.stopping:
+            raise StopRequestedError
 
     def run_once(self, service: Service) -> int:
         """Run `service` to its end while watching the others: its exit code. Raises StopRequestedError."""
@@ -110,8 +115,7 @@ class Supervisor:
         try:
             while child.code is None:
                 self._watch(None)
-                if self.stopping:
-                    raise StopRequestedError
+                self.heed_stop()
         finally:
             if child.code is not None:
                 self.children.remove(child)

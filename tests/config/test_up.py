@@ -74,6 +74,22 @@ def test_up_serves_until_it_is_told_to_stop_and_leaves_nothing_running(data_dir:
     assert processes_of(data_dir) == {}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_up_that_is_told_to_stop_while_it_starts_does_not_start(data_dir: Path, number: int) -> None:
+    console = ConsoleProcess(data_dir)
+    wait_until(lambda: console.pid_of("guardian.py"), why=f"no guardian: {console.log_path.read_text()}")
+    console.process.send_signal(number)
+    assert console.process.communicate(timeout=60)[0] == ""
+    assert console.end() == 0
+    assert "Traceback" not in console.log_path.read_text()
+    assert processes_of(data_dir) == {}
+
+
+def test_a_command_that_is_interrupted_shows_no_traceback(data_dir: Path) -> None:
+    result = manage(data_dir, "shell", "-v", "0", "-c", "raise KeyboardInterrupt")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
 def test_nothing_outlives_an_up_that_was_killed_and_the_data_survives(data_dir: Path) -> None:
     """P1: all rows are there after every process was lost."""
     console = ConsoleProcess(data_dir)
