@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXTS = sorted(
-    path
-    for folder, ending in (
-        ("templates", "*.html"),
-        ("docs", "*.md"),
-        ("sdk/recourse", "*.py"),
-        ("pipelines/console", "*.py"),
-        ("recovery", "*.py"),
-    )
-    for path in (ROOT / folder).rglob(ending)
-) + [ROOT / "README.md"]
+FOLDERS = (
+    ("templates", "*.html"),
+    ("docs", "*.md"),
+    ("sdk/recourse", "*.py"),
+    ("pipelines/console", "*.py"),
+    ("recovery", "*.py"),
+)
+TEXTS = [
+    ROOT / "README.md",
+    *sorted(path for folder, ending in FOLDERS for path in (ROOT / folder).rglob(ending)),
+]
 CLAIM = re.compile(r"exactly[ -]once", re.IGNORECASE)
 TAKEN_BACK = re.compile(r"\b(not|never|no|nobody|cannot|without)\b", re.IGNORECASE)
 
