@@ -36,8 +36,9 @@ def decide_gate(stage_id: uuid.UUID, *, actor: Actor, approved: bool, reason: st
     """
     found = query(
         "SELECT s.run_id FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
-        " WHERE s.id = %s AND r.workspace_id = %s",
-        [stage_id, actor.workspace_id],
+        " WHERE s.id = %s AND r.workspace_id = %s AND r.application_id = coalesce(%s, r.application_id)"
+        " AND r.environment_id = coalesce(%s, r.environment_id)",
+        [stage_id, actor.workspace_id, actor.application_id, actor.environment_id],
     )
     if not found:
         raise Refusal("not_found", "there is no such stage")

@@ -19,7 +19,7 @@ from django.db import transaction
 
 from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
-from pipelines.moves import STAGE_COLUMNS, Moves, event_row, insert_events, read_stage
+from pipelines.moves import STAGE_COLUMNS, Moves, Owner, event_row, insert_events, read_stage
 from pipelines.sql import query
 from pipelines.states import RunStatus, StageState
 from pipelines.wake import Queue
@@ -36,6 +36,12 @@ class Holder:
     environment_id: uuid.UUID | None
     worker: str
     draining: bool = False
+    key_id: uuid.UUID | None = None
+
+    @property
+    def owner(self) -> Owner:
+        """Whose runs it may write to."""
+        return Owner(None, self.application_id, self.environment_id)
 
     def commands(self) -> list[dict[str, Any]]:
         return [{"command": "drain"}] if self.draining else []
@@ -45,7 +51,8 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
     """Hands out up to `limit` ready or due stages of these queues, oldest first.
 
     ready, retry_scheduled → dispatched, and with `acquire` on to running. Nothing of a paused or ended run is handed
-    out, nothing to a session that drains. May return fewer than there are while others claim; `next_due` tells.
+    out, nothing to a session that drains or whose key is no longer live. May return fewer than there are while others
+    claim; `next_due` tells.
     """
     if not queues or holder.draining:
         return []
@@ -76,6 +83,8 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
                 AND r.status NOT IN ('completed', 'failed', 'cancelled')
                 AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
                 AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
+                AND (%(key)s::uuid IS NULL OR EXISTS (SELECT FROM pipelines_apikey k WHERE k.id = %(key)s
+                    AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > recourse_now())))
             ORDER BY heads.available_at, heads.stage_id
             LIMIT %(limit)s
             FOR NO KEY UPDATE OF q, s, r SKIP LOCKED
@@ -87,6 +96,7 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
                 "reach": limit * CANDIDATES_PER_JOB,
                 "limit": limit,
                 "session": holder.session_id,
+                "key": holder.key_id,
             },
         )
         if not picked:
@@ -183,9 +193,9 @@ def acquire(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> Lea
     """
     with transaction.atomic():
         found = query("SELECT run_id FROM pipelines_attempt WHERE id = %s AND stage_id = %s", [execution_id, stage_id])
-        moves = Moves.lock([found[0][0]] if found else [])
+        moves = Moves.lock([found[0][0]] if found else [], owner=holder.owner)
         run = next(iter(moves.runs.values()), None)
-        if run is None or not may_touch(holder, run.application_id, run.environment_id):
+        if run is None:
             return None
         attempt = moves.attempts("id = %s", execution_id)[0]
         stage = moves.stages[stage_id]
@@ -262,9 +272,9 @@ def release(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> str
 
     with transaction.atomic():
         found = query("SELECT run_id FROM pipelines_attempt WHERE id = %s AND stage_id = %s", [execution_id, stage_id])
-        moves = Moves.lock([found[0][0]] if found else [], actor=holder.worker)
+        moves = Moves.lock([found[0][0]] if found else [], actor=holder.worker, owner=holder.owner)
         run = next(iter(moves.runs.values()), None)
-        if run is None or not may_touch(holder, run.application_id, run.environment_id):
+        if run is None:
             return None
         attempt = moves.attempts("id = %s", execution_id)[0]
         stage = moves.stages[stage_id]

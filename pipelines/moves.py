@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -49,6 +49,17 @@ LONGEST_CAUSE = 255
 
 class IllegalMove(RuntimeError):
     """A move that the tables do not have: a fault in the caller, which must check first."""
+
+
+class Owner(NamedTuple):
+    """Whose runs may be locked; None where it does not matter."""
+
+    workspace_id: uuid.UUID | None = None
+    application_id: uuid.UUID | None = None
+    environment_id: uuid.UUID | None = None
+
+
+ANYBODY = Owner()
 
 
 @dataclass(slots=True, eq=False)
@@ -180,8 +191,13 @@ class Moves:
         self._closed_letters: list[dict[str, Any]] = []
 
     @classmethod
-    def lock(cls, run_ids: Iterable[uuid.UUID], *, actor: str = "", skip_locked: bool = False) -> Moves:
-        """Locks the runs in id order and loads their stages. With `skip_locked`, runs that others hold are left out."""
+    def lock(
+        cls, run_ids: Iterable[uuid.UUID], *, actor: str = "", skip_locked: bool = False, owner: Owner = ANYBODY
+    ) -> Moves:
+        """Locks the runs in id order and loads their stages. With `skip_locked`, runs that others hold are left out.
+
+        Runs that are not `owner`'s are left out too, untouched: nobody can hold up, or wait for, what is another's.
+        """
         wanted = list(set(run_ids))
         runs = [
             RunRow(*row)
@@ -189,9 +205,10 @@ class Moves:
                 "SELECT id, workspace_id, application_id, environment_id, pipeline_id, name, status, paused,"
                 " pause_reason, started_at::text, finished_at::text, deadline_at, failure_code, failure_message,"
                 " failure_stage"
-                " FROM pipelines_run WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
-                + (" SKIP LOCKED" if skip_locked else ""),
-                [wanted],
+                " FROM pipelines_run WHERE id = ANY(%s) AND workspace_id = coalesce(%s, workspace_id)"
+                " AND application_id = coalesce(%s, application_id) AND environment_id = coalesce(%s, environment_id)"
+                " ORDER BY id FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else ""),
+                [wanted, *owner],
             )
         ]
         by_id = {run.id: run for run in runs}

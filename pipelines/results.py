@@ -18,7 +18,7 @@ from django.db import transaction
 
 from pipelines import context, outcomes
 from pipelines.jobs import Job
-from pipelines.leases import Holder, hand_on, may_touch
+from pipelines.leases import Holder, hand_on
 from pipelines.moves import DEADLINE_EXCEEDED, AttemptRow, Moves, StageRow
 from pipelines.sql import execute, query, recordset
 from pipelines.states import AttemptState, StageState
@@ -100,11 +100,11 @@ def report_and_claim(
                 [[result.execution_id for result in results]],
             )
         ]
-        moves = Moves.lock(run_ids, actor=holder.worker)
+        moves = Moves.lock(run_ids, actor=holder.worker, owner=holder.owner)
         moves.end_overdue()
-        attempts = {
-            attempt.id: attempt for attempt in moves.attempts("id = ANY(%s)", [item.execution_id for item in results])
-        }
+        named = [item.execution_id for item in results]
+        found = moves.attempts("id = ANY(%s) AND run_id = ANY(%s)", named, list(moves.runs))
+        attempts = {attempt.id: attempt for attempt in found}
         judge = outcomes.Judge(moves)
         desk = _Desk(holder, moves, judge)
         receipts = [desk.take(result, attempts.get(result.execution_id)) for result in results]
@@ -136,9 +136,6 @@ class _Desk:
         receipt = Receipt(result.stage_id, result.execution_id, False)
         run = self._moves.runs.get(attempt.run_id) if attempt else None
         if attempt is None or run is None or attempt.stage_id != result.stage_id:
-            receipt.code = "not_found"
-            return receipt
-        if not may_touch(self._holder, run.application_id, run.environment_id):
             receipt.code = "not_found"
             return receipt
         stage = self._moves.stages[attempt.stage_id]

@@ -12,7 +12,7 @@ from typing import Any
 from pipelines.access import STEER, Actor
 from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
-from pipelines.moves import Moves, RunRow
+from pipelines.moves import Moves, Owner, RunRow
 from pipelines.states import ACTIVE_STAGE, OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
 
 
@@ -100,14 +100,10 @@ def cancel(moves: Moves, run: RunRow, reason: str) -> Cancelled:
 
 def lock_run(run_id: uuid.UUID, actor: Actor) -> tuple[Moves, RunRow]:
     """Locks one run that the actor may know of; any other id is 404."""
-    moves = Moves.lock([run_id], actor=actor.name)
+    owner = Owner(actor.workspace_id, actor.application_id, actor.environment_id)
+    moves = Moves.lock([run_id], actor=actor.name, owner=owner)
     run = moves.runs.get(run_id)
-    if (
-        run is None
-        or run.workspace_id != actor.workspace_id
-        or (actor.application_id is not None and run.application_id != actor.application_id)
-        or (actor.environment_id is not None and run.environment_id != actor.environment_id)
-    ):
+    if run is None:
         raise Refusal("not_found", "there is no such run")
     return moves, run
 

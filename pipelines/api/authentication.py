@@ -75,7 +75,8 @@ def worker_caller(request: HttpRequest) -> WorkerCaller:
         raise Refusal("unauthorized", NO_SESSION)
     if seen_long_ago:
         execute("UPDATE pipelines_workersession SET last_seen_at = recourse_now() WHERE id = %s", [session_id])
-    holder = Holder(session_id, key.application_id, key.environment_id, worker, state == SessionState.DRAINING)
+    is_draining = state == SessionState.DRAINING
+    holder = Holder(session_id, key.application_id, key.environment_id, worker, is_draining, key.key_id)
     return WorkerCaller(key, holder, handlers)
 
 

@@ -12,9 +12,10 @@ import pytest
 from django.db import connection, transaction
 
 from pipelines.access import Actor
+from pipelines.keys import issue_key
 from pipelines.listen import listener
-from pipelines.models import Attempt, Run
-from pipelines.sql import query
+from pipelines.models import ApiKey, Attempt, Run
+from pipelines.sql import database_now, query
 from pipelines.transitions import pause_run, resume_run
 from tests.cast import Person, Worker
 
@@ -214,3 +215,18 @@ def test_a_process_that_ends_lets_everybody_go_at_once(worker: Worker, pull: Any
     begun = time.monotonic()
     assert worker.post("/jobs/pull", {"waitSeconds": LONG}).status_code == 204
     assert time.monotonic() - begun < SOON
+
+
+@pytest.mark.parametrize("end", ["revoked_at", "expires_at"])
+def test_a_pull_gets_nothing_more_once_its_key_has_ended(
+    worker: Worker, new_worker: Any, pull: Any, start_run: Start, application: Any, environment: Any, end: str
+) -> None:
+    """P49: the key is looked at when a job is handed out, not only when the pull came; the job waits for another."""
+    answer = pull(worker, waitSeconds=1.5)
+    wait_for(1)
+    ApiKey.objects.update(**{end: database_now()})
+    run = start_run()
+    assert answer.result(SOON).status_code == 204
+    assert not Attempt.objects.exists()
+    _, other = issue_key(application, environment)
+    assert [job["pipelineId"] for job in new_worker("other", key=other).pull()] == [str(run.id)]
