@@ -12,7 +12,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from django.db.models import Model, Q, QuerySet
@@ -62,11 +62,9 @@ def read_cut(
         direction, *values = json.loads(base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)))
         if direction not in ("n", "p") or len(values) != len(parse):
             raise ValueError("not a cursor of this list")
-        position = tuple(reader(value) for reader, value in zip(parse, values, strict=True))
-    except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
+        position = tuple(_placed(reader(value)) for reader, value in zip(parse, values, strict=True))
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error) as error:
         raise _refuse("cursor", "this cursor is not one of this list; begin again without it") from error
-    if any(isinstance(value, datetime) and value.tzinfo is None for value in position):
-        raise _refuse("cursor", "this cursor is not one of this list; begin again without it")
     return Cut(size, position, backwards=direction == "p")
 
 
@@ -112,6 +110,14 @@ def _values(row: Model, fields: Sequence[str]) -> Position:
 def _cursor(direction: str, position: Position) -> str:
     values = [value.isoformat() if isinstance(value, datetime) else str(value) for value in position]
     return base64.urlsafe_b64encode(json.dumps([direction, *values]).encode()).decode().rstrip("=")
+
+
+def _placed(value: Any) -> Any:
+    if not isinstance(value, datetime):
+        return value
+    if value.tzinfo is None:
+        raise ValueError("a time without its offset")
+    return value.astimezone(UTC)  # Python reads offsets that the database does not
 
 
 def _size(text: str | None) -> int:

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from django.http import HttpRequest
-from django.http.request import UnreadablePostError
 
 from pipelines.errors import Refusal
 
@@ -62,10 +61,13 @@ def _read(request: HttpRequest, max_bytes: int) -> bytes:
         source = request.META["wsgi.input"]  # sent in chunks: Django itself reads nothing without a length
     try:
         raw = source.read(max_bytes + 1)
-    except (UnreadablePostError, OSError) as error:
-        raise _not_json("the connection broke off before its end") from error
+    except Exception as error:
+        # a server has errors of its own for a body that is sent wrongly, like a chunk that is not as long as it says
+        raise _not_json("it broke off before its end, or was sent in a broken way") from error
     if len(raw) > max_bytes:
         raise _too_large(max_bytes)
+    if length.isdecimal() and len(raw) < int(length):
+        raise _not_json("it broke off before its end")  # even where what came can be read
     return raw
 
 

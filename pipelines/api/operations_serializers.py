@@ -27,6 +27,7 @@ from pipelines.api.shapes import (
     Text,
     Whole,
     Wrong,
+    json_problem,
 )
 from pipelines.blockers import Blocker
 from pipelines.context import REDACTED
@@ -165,6 +166,12 @@ class SkipRequest(Verb):
     """Leaves a stage out on purpose. `output`, where given, is what its dependants get."""
 
     output = AnyJson(required=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        # unlike a worker's, it stands in the audit event too, whose JSON the database reads
+        problem = json_problem(clean.get("output"))
+        return [("output", problem)] if problem else []
 
 
 class RedriveRequest(Verb):

@@ -1,0 +1,57 @@
+"""Cursors and bodies that nobody sends in good faith: a typed 400, nothing written."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipelines.models import AuditEvent, Run
+from tests.cast import Api, Person, stages_of, unknown_id
+
+pytestmark = pytest.mark.django_db
+
+LISTS = ("executions", "operations", "audit-events", "dead-letters")
+
+
+def cursor(*parts: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:00+23:59:59.999", "2026-01-01T00:00:00-23:59:59"])
+def test_a_time_that_only_python_reads_is_no_fault_of_ours(
+    path: str, at: str, people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    """A cursor with an offset that the database does not know is read as the instant that it is."""
+    answer = as_person(people["viewer"]).get(f"/v1/{path}?cursor={cursor('n', at, unknown_id())}")
+    assert answer.status_code == 200
+    assert answer.json()["results"] == []
+
+
+@pytest.mark.parametrize("path", LISTS)
+@pytest.mark.parametrize(
+    "at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00", "2026-01-01T00:00:00", "2026", ""]
+)
+def test_a_time_that_nobody_can_place_is_refused(
+    path: str, at: str, people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    answer = as_person(people["viewer"]).get(f"/v1/{path}?cursor={cursor('n', at, unknown_id())}")
+    assert answer.status_code == 400
+    assert answer.json()["errors"].keys() == {"cursor"}
+
+
+@pytest.mark.parametrize("output", ["\x00", "\ud800", {"a": ["x\x00"]}, {"\x00": 1}])
+def test_a_skip_with_an_output_that_cannot_be_stored_is_refused(
+    output: Any, people: dict[str, Person], as_person: Callable[[Person], Api], start_run: Callable[..., Run]
+) -> None:
+    (stage,) = stages_of(start_run())
+    operator = as_person(people["operator"])
+    answer = operator.post(f"/v1/stages/{stage.id}/skip", {"reason": "not needed", "output": output})
+    assert answer.status_code == 400
+    assert answer.json()["errors"].keys() == {"output"}
+    assert stages_of(stage.run)[0].state == "ready"
+    assert not AuditEvent.objects.filter(outcome="allowed").exists()
