@@ -21,7 +21,7 @@ _environment = Environment.from_os()
 _listener = os.environ.get("RECOURSE_LISTEN_FD")
 bind = f"fd://{_listener}" if _listener else f"{_environment.host}:8000"
 workers = _environment.web_processes
-worker_class = "gthread"
+worker_class = "config.web_worker.Worker"
 threads = _environment.web_threads
 # Loaded once and shared by all processes: the application starts no thread and opens no connection when it is imported.
 preload_app = True
@@ -30,6 +30,9 @@ timeout = 60
 # A waiting pull is cut off by a stop; its worker asks again.
 graceful_timeout = 3
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108 - for heartbeats, not for data
+# What a proxy says of a request is believed by Django, where RECOURSE_TRUST_PROXY asks for it, and by nobody else.
+forwarder_headers = ""
+secure_scheme_headers: dict[str, str] = {}
 accesslog = None
 loglevel = "warning"
 control_socket_disable = True
