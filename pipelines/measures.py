@@ -16,8 +16,9 @@ from pipelines.sql import execute, planned
 from pipelines.states import DeadLetterState, RunStatus
 
 MOST = 10_000
+MOST_READY = 1_000  # of one queue
 MOST_RUNS = 1_000  # of one status in one application and environment
-MOST_QUEUES = 500
+MOST_QUEUES = 200
 LONGEST_MILLISECONDS = 2_000
 
 
@@ -38,7 +39,7 @@ def engine() -> Iterable[Metric]:
 def _ready_stages() -> tuple[Metric, Metric]:
     """Walks the queue's index from one queue to the next, and each queue no further than the bound."""
     count = GaugeMetricFamily(
-        "recourse_ready_stages", f"Stages that a worker may pull now, at most {MOST} a queue.", labels=["handler"]
+        "recourse_ready_stages", f"Stages that a worker may pull now, at most {MOST_READY} a queue.", labels=["handler"]
     )
     age = GaugeMetricFamily(
         "recourse_oldest_ready_stage_seconds", "How long the oldest of them has been ready.", labels=["handler"]
@@ -67,7 +68,7 @@ def _ready_stages() -> tuple[Metric, Metric]:
         ) head
         WHERE head.ready > 0 GROUP BY queue.handler
         """,
-        {"queues": MOST_QUEUES, "most": MOST},
+        {"queues": MOST_QUEUES, "most": MOST_READY},
     ):
         count.add_metric([handler], ready)
         age.add_metric([handler], max(0.0, seconds))

@@ -77,7 +77,7 @@ def test_runs_and_dead_letters_are_told_by_status(start_run: StartRun, hand: Han
 def test_counting_ends_at_its_bound(
     start_run: StartRun, client: Client, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measures, "MOST", 2)
+    monkeypatch.setattr(measures, "MOST_READY", 2)
     monkeypatch.setattr(measures, "MOST_RUNS", 2)
     for _ in range(3):
         start_run()
