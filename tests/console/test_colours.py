@@ -12,7 +12,8 @@ from django.db.models import TextChoices
 from pipelines import audit, states
 from recovery.states import OperationState
 
-CSS = (Path(__file__).resolve().parents[2] / "static/recourse/console.css").read_text()
+STATIC = Path(__file__).resolve().parents[2] / "static/recourse"
+CSS = "".join((STATIC / name).read_text() for name in ("tokens.css", "console.css", "admin.css"))
 ENUMS: list[type[TextChoices]] = [
     states.RunStatus,
     states.StageState,
@@ -49,7 +50,7 @@ def test_every_badge_can_be_read(theme: str) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_can_be_read_on_every_ground(theme: str) -> None:
-    for ink in ("ink", "ink-2", "ink-3", "accent", "danger"):
+    for ink in ("ink", "ink-2", "ink-3", "brand", "danger"):
         for ground in ("canvas", "surface", "raised", "sunken", "selected"):
             assert _contrast(_token(ink, theme), _token(ground, theme)) >= TEXT, (ink, ground)
 
@@ -64,10 +65,8 @@ def test_a_note_in_a_states_colour_can_be_read(theme: str) -> None:
 def test_controls_stand_out(theme: str) -> None:
     for ground in ("surface", "raised", "canvas"):
         assert _contrast(_token("control", theme), _token(ground, theme)) >= CONTROL
-    assert _contrast(_token("on-accent", theme), _token("accent", theme)) >= TEXT
-    danger = re.search(r"\.btn\.danger\.primary \{ background: (light-dark\(.*?\)\));", CSS)
-    assert danger
-    assert _contrast(_token("on-accent", theme), _read(danger[1], theme)) >= TEXT
+    assert _contrast(_token("on-brand", theme), _token("brand", theme)) >= TEXT
+    assert _contrast(_token("on-brand", theme), _token("alarm", theme)) >= TEXT
 
 
 def test_states_that_look_alike_differ_in_their_glyph() -> None:

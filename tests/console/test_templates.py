@@ -6,6 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
+import pytest
 from django.contrib.staticfiles import finders
 from django.test import Client
 
@@ -64,5 +65,17 @@ def test_what_others_made_is_pinned_with_its_licence_and_its_digest() -> None:
 
 def test_what_pages_ask_for_is_there() -> None:
     wanted = re.findall(r'"/static/([^"]+)"', Client().get("/console/login/").content.decode())
-    assert len(wanted) == 4
+    assert len(wanted) == 5
     assert [name for name in wanted if finders.find(name) is None] == []
+
+
+@pytest.mark.django_db
+def test_the_admin_site_takes_its_colours_from_the_consoles_tokens() -> None:
+    """One theme for both, chosen in the console: Django's own dark theme and its switch are not loaded."""
+    page = Client().get("/admin/login/").content.decode()
+    for name in ("tokens.css", "admin.css", "admin.js"):
+        assert f'"/static/recourse/{name}"' in page
+    assert "dark_mode.css" not in page
+    assert "theme-toggle" not in page
+    colours = (ROOT / "static/recourse/admin.css").read_text()
+    assert re.findall(r"oklch\(|#[0-9a-f]{3,8}\b(?! [{a])", colours) == [], "colours stand in tokens.css alone"
