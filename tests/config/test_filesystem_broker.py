@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from queue import Empty
 
@@ -64,3 +65,11 @@ def test_a_message_under_way_is_not_seen_by_anybody(connect, tmp_path: Path) -> 
     (tmp_path / "queue" / f"1_a.work.msg{filesystem_broker.UNFINISHED}").write_text('{"half": ')
     with connect() as connection, connection.SimpleQueue("work") as queue, pytest.raises(Empty):
         queue.get(block=False)
+
+
+def test_a_consumer_that_waits_looks_up_often_enough_to_be_stopped(connect) -> None:
+    with connect() as connection, connection.SimpleQueue("work"):
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=30)
+    assert time.monotonic() - begun < 15
