@@ -34,6 +34,7 @@ from pipelines.transitions import reconciliation_list
 
 EVENTS_SHOWN = 30
 ATTEMPTS_SHOWN = 50
+EARLIER_SHOWN = 10
 LOG_LINES_SHOWN = 500
 EVENTS_PER_PAGE = 1000
 
@@ -74,6 +75,7 @@ class RunLook:
     axis: drawing.Axis
     lines: list[StageLine]
     chosen: StageLine
+    earlier: list[StageOutput]  # of the chosen stage, those that do not count any more, newest first
     attempts: list[Attempt]
     more_attempts: bool
     offers: list[offers.Offer]
@@ -182,6 +184,7 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
         axis=axis,
         lines=lines,
         chosen=chosen,
+        earlier=list(queries.outputs(chosen.stage).exclude(id=chosen.stage.output_id).order_by("-at")[:EARLIER_SHOWN]),
         attempts=shown[:ATTEMPTS_SHOWN],
         more_attempts=len(shown) > ATTEMPTS_SHOWN,
         offers=offers.for_run(run, actor),

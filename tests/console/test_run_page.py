@@ -15,7 +15,7 @@ from pipelines.models import LogLine, Run
 from pipelines.sql import database_now
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run, pause_run
-from recovery.transitions import retry_stage
+from recovery.transitions import retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
@@ -310,6 +310,24 @@ def _live_address(page: Any) -> str:
     link = re.search(r'id="run" data-live hx-get="([^"]+)"', page.content.decode())
     assert link
     return unescape(link[1])
+
+
+def test_outputs_of_earlier_epochs_stay_on_the_page(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, people: dict[str, Person]
+) -> None:
+    """Model §2, "retry never erases": also what a person gave in a stage's place, which no attempt shows."""
+    run = start_run("load")
+    hand.report(hand.take(), output="from the worker")
+    load = run.stages.get().id
+    actor = people["operator"].actor
+    retry_stage(load, actor=actor, reason="wrong data")
+    skip_stage(load, actor=actor, reason="by hand", output="from dana", has_output=True)
+    retry_stage(load, actor=actor, reason="once more")
+    page = text_of(operator.get(f"/console/runs/{run.id}/"))
+    assert "Output of epoch 2" in page
+    assert 'given by a person "from dana"' in page
+    assert "Output of epoch 1" in page
+    assert '"from the worker"' in page
 
 
 def _queries(visitor: Visitor, run: Run) -> int:
