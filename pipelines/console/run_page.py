@@ -184,7 +184,7 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
         axis=axis,
         lines=lines,
         chosen=chosen,
-        earlier=list(queries.outputs(chosen.stage).exclude(id=chosen.stage.output_id).order_by("-at")[:EARLIER_SHOWN]),
+        earlier=_earlier_outputs(chosen.stage),
         attempts=shown[:ATTEMPTS_SHOWN],
         more_attempts=len(shown) > ATTEMPTS_SHOWN,
         offers=offers.for_run(run, actor),
@@ -278,6 +278,11 @@ def _light_attempts(stages: Sequence[Stage]) -> list[Attempt]:
         "decision",
     )
     return list(Attempt.objects.filter(stage__in=stages).only(*fields).order_by("stage_id", "number"))
+
+
+def _earlier_outputs(stage: Stage) -> list[StageOutput]:
+    newest = queries.outputs(stage).order_by("-at", "-id")[: EARLIER_SHOWN + 1]
+    return [output for output in newest if output.id != stage.output_id][:EARLIER_SHOWN]
 
 
 def _by_stage(rows: Sequence[Any]) -> dict[uuid.UUID, list[Any]]:
