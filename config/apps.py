@@ -12,7 +12,11 @@ class ConfigConfig(AppConfig):
         import_module("config.checks")
         # Whoever sends a task must know our broker: without this, Celery quietly takes one of its own choice.
         import_module("config.celery")
-        from config import metrics
+        from django.contrib.auth.signals import user_logged_in, user_login_failed
+
+        from config import log_in_limit, metrics
         from pipelines import measures
 
+        user_login_failed.connect(log_in_limit.note_failure)
+        user_logged_in.connect(log_in_limit.forget_failures)
         metrics.add_source(measures.engine)

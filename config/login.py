@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -9,14 +10,30 @@ from django.urls import reverse_lazy
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
+from config.log_in_limit import RATE_LIMITED, WINDOW_SECONDS, LogInForm
 from pipelines.models import Member
 
 CHOICES = {"theme": ("light", "dark", ""), "density": ("dense", "comfortable")}
 YEAR = 365 * 24 * 3600
 
-login = LoginView.as_view(
-    template_name="console/login.html", redirect_authenticated_user=True, next_page=reverse_lazy("console:runs")
-)
+
+class LogIn(LoginView):
+    """Asks for name and password; 429 while too many log-ins have failed."""
+
+    template_name = "console/login.html"
+    form_class = LogInForm
+    redirect_authenticated_user = True
+    next_page = "console:runs"
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        response = super().form_invalid(form)
+        if form.has_error("__all__", RATE_LIMITED):
+            response.status_code = 429
+            response.headers["Retry-After"] = str(WINDOW_SECONDS)
+        return response
+
+
+login = LogIn.as_view()
 logout = LogoutView.as_view(next_page=reverse_lazy("console:login"))
 
 

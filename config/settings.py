@@ -107,6 +107,7 @@ log_lines.configure(level=env.log_level, form=env.log_format)
 
 CELERY_BROKER_URL = env.broker_url
 
+RECOURSE_TRUST_PROXY = env.trust_proxy
 RECOURSE_LEASE_SECONDS = env.lease_seconds
 RECOURSE_RENEW_SECONDS = env.renew_seconds
 RECOURSE_VISIBILITY_SECONDS = env.visibility_seconds

@@ -1,0 +1,34 @@
+"""The admin site's log-in, and what the console itself keeps: to be looked at by superusers, changed by nobody."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+
+from config.log_in_limit import AdminLogInForm
+from config.models import FailedLogIn
+
+admin.site.login_form = AdminLogInForm
+
+
+@admin.register(FailedLogIn)
+class FailedLogInAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # generic for the type checker only
+    list_display = ("at", "address")
+    exclude = ("account",)
+    ordering = ("-at",)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.is_active and request.user.is_superuser)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return self.has_module_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False

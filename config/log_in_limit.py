@@ -1,0 +1,84 @@
+"""Limits how fast passwords can be guessed, on the console's log-in and the admin site's alike.
+
+Counted are failures of the last minutes, by name and address together and by address alone; never by name alone, or
+anybody could lock anybody out. Above a limit no password is looked at, so guessing costs the console nothing either.
+Not kept out: somebody with many addresses.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+from django.conf import settings
+from django.contrib.admin.forms import AdminAuthenticationForm
+from django.contrib.auth.forms import AuthenticationForm
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from pipelines.sql import execute, query
+
+WINDOW_SECONDS = 300
+PER_NAME = 10
+PER_ADDRESS = 100
+RATE_LIMITED = "rate_limited"
+TOO_MANY = f"Too many log-ins have failed. Try again in {WINDOW_SECONDS // 60} minutes."
+
+
+class _Limited:
+    """Looks at the limit before the password."""
+
+    def clean(self) -> Any:
+        form: Any = self
+        if is_limited(form.request, form.cleaned_data.get("username", "")):
+            raise ValidationError(TOO_MANY, code=RATE_LIMITED)
+        return super().clean()  # type: ignore[misc]
+
+
+class LogInForm(_Limited, AuthenticationForm):
+    pass
+
+
+class AdminLogInForm(_Limited, AdminAuthenticationForm):
+    pass
+
+
+def is_limited(request: HttpRequest, name: str) -> bool:
+    """Whether too many log-ins under this name from this address, or from this address at all, failed lately."""
+    of_name, of_address = query(
+        "SELECT count(*) FILTER (WHERE account = %s), count(*) FROM config_failedlogin"
+        " WHERE address = %s AND at > recourse_now() - make_interval(secs => %s)",
+        [_digest(name), _address(request), WINDOW_SECONDS],
+    )[0]
+    return of_name >= PER_NAME or of_address >= PER_ADDRESS
+
+
+def note_failure(*, credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:
+    """Counts a failure, and forgets those that count no more (receives `user_login_failed`)."""
+    if request is None:
+        return
+    name = str(credentials.get("username", ""))
+    execute("DELETE FROM config_failedlogin WHERE at < recourse_now() - make_interval(secs => %s)", [WINDOW_SECONDS])
+    execute(
+        "INSERT INTO config_failedlogin (account, address, at) VALUES (%s, %s, recourse_now())",
+        [_digest(name), _address(request)],
+    )
+
+
+def forget_failures(*, request: HttpRequest | None, user: Any, **_: Any) -> None:
+    """Begins anew for who got in (receives `user_logged_in`)."""
+    if request is not None:
+        execute(
+            "DELETE FROM config_failedlogin WHERE account = %s AND address = %s",
+            [_digest(user.get_username()), _address(request)],
+        )
+
+
+def _digest(name: str) -> bytes:
+    return sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
+def _address(request: HttpRequest) -> str:
+    """Where the request comes from; the word of a proxy that we trust, its own entry being the last."""
+    forwarded: str = request.META.get("HTTP_X_FORWARDED_FOR", "") if settings.RECOURSE_TRUST_PROXY else ""
+    return (forwarded.rpartition(",")[2].strip() or request.META.get("REMOTE_ADDR", ""))[:64]
