@@ -52,7 +52,13 @@ def retry(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
         back=_page_of(stage),
         reason_required=stage.state != "failed",
         fields="recovery/_retry_fields.html",
-        answers={"stage": stage, "behind": behind, "checks": answers.asked(request.POST), "given": request.POST},
+        answers={
+            "stage": stage,
+            "later": consequences.later_than(stage, stages),
+            "behind": behind,
+            "checks": answers.asked(request.POST),
+            "given": request.POST,
+        },
     )
     return perform(request, act, lambda reason: _retried(request, stage, behind, reason))
 

@@ -92,9 +92,14 @@ def for_letter(letter: DeadLetter, actor: Actor) -> list[Offer]:
     ]
 
 
+def recovery_refusal(actor: Actor) -> str:
+    """Why this person may recover nothing here; empty where they may."""
+    return "" if actor.may(RECOVER) else _missing_right(actor, RECOVER)
+
+
 def _letter_refusal(letter: DeadLetter, actor: Actor, verb: str) -> str:
-    if not actor.may(RECOVER):
-        return _missing_right(actor, RECOVER)
+    if refusal := recovery_refusal(actor):
+        return refusal
     if letter.state not in DEAD_LETTER_MOVES[verb]:
         return f"It is {letter.state} already."
     return _stage_refusal(letter.stage, letter.run, actor, "retry", denied=False) if verb == "redrive" else ""
@@ -115,8 +120,8 @@ def _run_refusal(run: RunFacts, actor: Actor, verb: str) -> str:
 
 
 def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, denied: bool) -> str:
-    if not actor.may(RECOVER):
-        return _missing_right(actor, RECOVER)
+    if refusal := recovery_refusal(actor):
+        return refusal
     if run.status == RunStatus.CANCELLED:
         return "A cancelled run stays cancelled; only a new run helps."
     if run.failure_code == "deadline_exceeded":

@@ -129,6 +129,7 @@ def dead_letter_list(request: ScreenRequest) -> HttpResponse:
     actor = request.visit.actor
     letters = [(letter, keys.get(letter.run_id, ""), offers.for_letter(letter, actor)) for letter in found.rows]
     context = {"page": found, "letters": letters, "states": states, "choices": DeadLetterState.values}
+    context["refusal"] = offers.recovery_refusal(actor)
     return show(request, "runs/dead_letters.html", context)
 
 

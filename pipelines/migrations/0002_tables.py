@@ -152,6 +152,9 @@ class Migration(migrations.Migration):
                 ('message', models.CharField(blank=True, max_length=1000)),
                 ('at', models.DateTimeField(db_default=pipelines.models.base.RecourseNow())),
             ],
+            options={
+                'verbose_name_plural': 'attempt progress',
+            },
         ),
         migrations.CreateModel(
             name='LateEvidence',
@@ -441,6 +444,7 @@ class Migration(migrations.Migration):
                 ('environment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='keys', to='pipelines.environment')),
             ],
             options={
+                'verbose_name': 'API key',
                 'constraints': [models.CheckConstraint(condition=models.Q(('scope__in', ['application', 'runtime'])), name='api_key_scope_known')],
             },
         ),

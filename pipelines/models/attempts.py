@@ -122,6 +122,9 @@ class AttemptProgress(models.Model):
     message = models.CharField(max_length=1000, blank=True)
     at = models.DateTimeField(db_default=RecourseNow())
 
+    class Meta:
+        verbose_name_plural = "attempt progress"
+
 
 class LogLine(models.Model):
     """A line that a handler wrote."""

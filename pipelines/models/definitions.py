@@ -115,6 +115,7 @@ class ApiKey(models.Model):
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        verbose_name = "API key"
         constraints = [closed_set("scope", KeyScope, "api_key_scope_known")]
 
     def __str__(self) -> str:

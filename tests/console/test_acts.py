@@ -338,3 +338,17 @@ def _reasons(page: Any) -> str:
     return " ".join(
         unescape(text) for text in re.findall(r'class="btn[^>]*aria-description="([^"]+)"', page.content.decode())
     )
+
+
+def test_a_retry_asks_what_runs_again_only_where_something_depends_on_the_stage(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    run = start_run("load", "publish")
+    hand.report(hand.take(), output=1)
+    hand.report(hand.take(), "failed", error_code="BAD", retryable=False)
+    load, publish = stages_of(run)
+    assert "What runs again" in text_of(operator.get(f"/console/stages/{load.id}/retry/"))
+    address = f"/console/stages/{publish.id}/retry/"
+    assert "What runs again" not in text_of(operator.get(address))
+    assert operator.post(address, {}).status_code == 303
+    assert stages_of(run)[1].epoch == 2

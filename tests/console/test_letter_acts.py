@@ -135,7 +135,8 @@ def test_who_may_not_recover_sees_why_and_cannot(
 ) -> None:
     visitor = browse(people[role])
     page = visitor.get(LIST).content.decode()
-    assert "may not do this; it needs one of: admin, operator, release manager." in page
+    reason = f"Your role, {role}, may not do this; it needs one of: admin, operator, release manager."
+    assert f'<p class="whynot">{reason}</p>' in page
     for verb in ("redrive", "acknowledge", "discard"):
         assert f'href="{address(letter, verb)}"' not in page
         assert visitor.get(address(letter, verb)).status_code == 403
