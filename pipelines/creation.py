@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -115,7 +115,7 @@ def create_run(
             if existing is None:
                 continue  # retention removed it between the two statements: the key is free again
             found_id, found_environment, found_fingerprint = existing
-            if found_fingerprint != fingerprint:
+            if found_fingerprint != fingerprint and found_fingerprint != _under_the_other_name(place, intent, found_id):
                 detail = f"this application already used the key {key!r} for another request"
                 # a key sees the runs of its own environment, and learns no id of another
                 told = {"pipelineId": str(found_id)} if found_environment == place.environment_id else {}
@@ -149,6 +149,25 @@ def _find(application_id: uuid.UUID, key: str) -> tuple[Any, ...] | None:
         [application_id, key],
     )
     return rows[0] if rows else None
+
+
+def _under_the_other_name(place: Place, intent: Intent, run_id: uuid.UUID) -> str | None:
+    """What a managed run's fingerprint was if its name was left out where it is told now, or told where it is left out.
+
+    The name left out is the pipeline's. Looked at only here, because a pipeline's name may change between two requests.
+    """
+    if intent.pipeline is None:
+        return None
+    rows = query(
+        "SELECT r.name, p.name FROM pipelines_run r JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = %s",
+        [run_id],
+    )
+    if not rows:
+        return None
+    run_name, default = rows[0]
+    if intent.name is None:
+        return replace(intent, name=default).fingerprint(place.environment_slug)
+    return replace(intent, name=None).fingerprint(place.environment_slug) if intent.name == run_name else None
 
 
 def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:

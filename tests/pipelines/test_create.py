@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pipelines.access import Actor
+from pipelines.catalog import save_pipeline
 from pipelines.keys import issue_key
-from pipelines.models import Environment, Run, RunIdentity, Stage
+from pipelines.models import Environment, Pipeline, Release, Run, RunIdentity, Stage
 from pipelines.releases import register_release
 from tests.cast import Api, Person
 from tests.clock import Clock
@@ -283,6 +284,42 @@ def test_a_managed_run_without_input_has_an_empty_one(api: Api, managed: str) ->
     again = api.post("/pipelines/idempotent", {**body, "input": {}})
     assert (again.status_code, again.json()["pipeline"]) == (200, first.json()["pipeline"])
     assert api.post("/pipelines/idempotent", {**body, "input": {"day": 1}}).status_code == 409
+
+
+def test_a_managed_run_s_default_name_told_or_left_out_is_the_same_request(
+    api: Api, managed: str, people: dict[str, Person]
+) -> None:
+    """Model §3.6, also when the pipeline is renamed in between; any other name is another request."""
+
+    def ask(key: str, **more: str) -> int:
+        return api.post("/pipelines/idempotent", {"idempotencyKey": key, "pipeline": managed, **more}).status_code
+
+    assert (ask("left out"), ask("left out", name="Daily rates")) == (201, 200)
+    assert (ask("told", name="Daily rates"), ask("told")) == (201, 200)
+    assert (ask("own", name="Mine"), ask("own"), ask("own", name="Daily rates")) == (201, 409, 409)
+    assert ask("left out", name="Mine") == 409
+    save_pipeline(actor=people["admin"].actor, slug="daily", name="Renamed")
+    assert (ask("left out"), ask("left out", name="Daily rates"), ask("left out", name="Renamed")) == (200, 200, 409)
+    assert (ask("told", name="Daily rates"), ask("told")) == (200, 409)
+
+
+def test_a_repeat_finds_its_run_whatever_is_in_force_by_then(
+    api: Api, managed: str, people: dict[str, Person], environment: Environment
+) -> None:
+    """Model §3.6: never over the release it resolved to."""
+    body = {"idempotencyKey": "today", "pipeline": managed}
+    first = api.post("/pipelines/idempotent", body).json()["pipeline"]
+    definition = {"slug": "daily", "name": "Daily rates", "stages": [{"name": "other", "handler": "Other"}]}
+    pipeline = Pipeline.objects.get(slug="daily")
+    admin = people["admin"].actor
+    register_release(actor=admin, pipeline=pipeline, environment=environment, definition=definition, activate=True)
+    again = api.post("/pipelines/idempotent", body)
+    assert (again.status_code, again.json()["pipeline"]) == (200, first)
+    Release.objects.filter(pipeline=pipeline).update(status="retired")
+    assert api.post("/pipelines/idempotent", body).status_code == 200
+    assert api.post("/pipelines/idempotent", {**body, "idempotencyKey": "tomorrow"}).json()["code"] == (
+        "release_not_active"
+    )
 
 
 @pytest.mark.parametrize(
