@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
@@ -156,3 +158,46 @@ def test_what_one_has_opened_stays_open_while_the_page_goes_on(
     page.get_by_text("line 88").wait_for(state="hidden")
     hand.report(job, output=1)
     page.locator(".head .badge", has_text="Completed").wait_for()
+
+
+def test_times_go_on_by_the_servers_clock_whatever_this_machines_says(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """An operator's clock that is an hour off makes no run an hour old, and the time a stage takes is seen to grow."""
+    run = start_run("load", name="orders")
+    hand.take()
+    one = window(people["viewer"])
+    one.page.clock.install(time=datetime.now(UTC) + timedelta(hours=1))
+    one.go(f"/console/runs/{run.id}/")
+    one.page.clock.run_for(70_000)
+    took = one.page.locator(".stages td.num [data-since]").inner_text()
+    assert re.fullmatch(r"1m \d\ds", took), took
+
+
+def test_a_dead_letter_is_redriven_in_a_dialog_on_a_narrow_screen(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    run = start_run("load", name="orders", key="orders:7")
+    hand.report(hand.take(), "failed", error_code="UNIQUE", error_message="row is there", retryable=False)
+    one = window(people["operator"], viewport={"width": 390, "height": 800})
+    one.go("/console/dead-letters/")
+    one.page.get_by_role("link", name="Redrive…").click()
+    dialog = one.page.locator("dialog[open]")
+    dialog.get_by_text("load, in epoch 2; its counters start anew").wait_for()
+    dialog.get_by_label("Reason").fill("row removed")
+    dialog.get_by_role("button", name="Redrive it").click()
+    one.page.get_by_text("load in orders runs again, in epoch 2.").wait_for()
+    assert stages_of(run)[0].epoch == 2
+
+
+def test_every_link_and_button_has_a_name_at_every_width(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """What is hidden on a narrow screen takes no link's only name with it."""
+    run = start_run("load", name="orders")
+    hand.take()
+    one = window(people["operator"], viewport={"width": 390, "height": 800})
+    for path in ("/console/", f"/console/runs/{run.id}/", "/console/dead-letters/", "/console/workers/"):
+        one.go(path)
+        for role in ("link", "button"):
+            assert one.page.get_by_role(cast(Any, role), name=re.compile(r"^\s*$")).count() == 0, (path, role)
