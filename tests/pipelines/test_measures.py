@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +117,10 @@ def test_a_database_that_is_away_is_told_and_the_other_numbers_remain(
     assert "recourse_engine_up 0.0" in text
     assert "recourse_runs" not in text
     assert "process_resident_memory_bytes" in text
+
+
+def test_the_reference_names_every_metric_and_no_other(db: None, client: Client) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
+    written = set(re.findall(r"^\| `(recourse_\w+)", page.read_text(), re.MULTILINE))
+    told = set(re.findall(r"^# TYPE (recourse_\w+)", client.get("/metrics").content.decode(), re.MULTILINE))
+    assert written == {name for name in told if not name.endswith("_created")}
