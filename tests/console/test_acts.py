@@ -205,7 +205,7 @@ def test_a_stage_is_skipped_with_a_reason_and_may_hand_on_an_output(
 def test_what_cannot_be_done_any_more_is_answered_with_how_it_stands_now(
     operator: Visitor, start_run: Callable[..., Run], people: dict[str, Person]
 ) -> None:
-    """P62, P76: 409 shows the new truth, on the same form, and nothing changes."""
+    """F49, P62, P76: 409 shows the new truth, on the same form, and nothing changes."""
     run = start_run("load")
     cancel_run(run.id, actor=people["admin"].actor, reason="mine first")
     for verb, words in (("pause", "paused"), ("resume", "resumed")):
