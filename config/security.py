@@ -23,8 +23,11 @@ POLICY = "; ".join(
 )
 
 
-class ContentSecurityPolicyMiddleware:
-    """Sends the strict policy with every answer; a view that sets its own header keeps it."""
+class AnswerHeadersMiddleware:
+    """Sends the strict policy with every answer, and keeps answers out of all caches; what a view sets itself stays.
+
+    Static files set a time of their own. Whoever has logged out, or shares a proxy, finds nothing in a cache.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -32,4 +35,5 @@ class ContentSecurityPolicyMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
+        response.headers.setdefault("Cache-Control", "no-store")
         return response

@@ -35,7 +35,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "config.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "config.security.ContentSecurityPolicyMiddleware",
+    "config.security.AnswerHeadersMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
