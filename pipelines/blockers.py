@@ -121,7 +121,7 @@ def _waiting(stage: Stage, gate: Gate | None) -> Blocker:
         return _of(stage, APPLICATION, "waits for a decision")
     kind = "before the work" if gate.moment == "before" else "about its result"
     until = f"; it expires at {_time(gate.expires_at)}, and then the stage fails" if gate.expires_at else ""
-    cause = f"a decision {kind} has been open since {_time(gate.opened_at)}{until}"
+    cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{until}"
     return _of(stage, APPLICATION, cause, gate.expires_at)
 
 

@@ -100,6 +100,8 @@ class RunLook:
         word = RunStatus(self.run.status).value.capitalize()
         if self.run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.QUEUED):
             return word
+        if self.run.failure_code == "deadline_exceeded":
+            return f"{word} at its deadline"
         at_fault = next((line for line in self.lines if line.stage.id == self.run.failure_stage), None)
         return f"{word} at {(at_fault or _telling(self.lines)).stage.name}"
 

@@ -152,7 +152,7 @@ def test_a_set_filter_is_marked_and_its_link_takes_it_away_again(
     assert re.search(
         r'<a href="\?environment=development" aria-current="true"><span class="dot" data-status="queued">', page
     )
-    assert 'aria-label="Remove the filter status queued"' in page
+    assert 'aria-label="Remove the filter state queued"' in page
 
 
 def test_an_unknown_filter_is_refused_by_name(operator: Visitor, start_run: Callable[..., Run]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from pipelines.models import LogLine, Run
+from pipelines.models import LogLine, Run, WorkerSession
 from pipelines.sql import database_now
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run, pause_run
@@ -257,6 +257,19 @@ def test_dead_letters_and_workers_lead_to_the_run(operator: Visitor, start_run: 
     assert operator.get("/console/dead-letters/?status=lost").status_code == 400
 
 
+def test_a_worker_that_left_is_draining_only_while_it_holds_something(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    start_run("load")
+    job = hand.take()
+    WorkerSession.objects.update(state="draining")
+    assert "Draining" in text_of(operator.get("/console/workers/"))
+    hand.report(job, output=1)
+    told = text_of(operator.get("/console/workers/"))
+    assert "Shut down" in told
+    assert "Draining" not in told
+
+
 def test_one_cause_is_told_once_and_what_a_person_must_do_comes_first(
     operator: Visitor, start_run: Callable[..., Run], hand: Hand
 ) -> None:
@@ -275,6 +288,20 @@ def test_one_cause_is_told_once_and_what_a_person_must_do_comes_first(
     assert "and 2 more" in told
     assert "It goes to whoever asks first: hand-1." in told
     assert "Held by" not in told
+
+
+def test_a_run_past_its_deadline_does_not_blame_a_stage(
+    operator: Visitor, start_run: Callable[..., Run], clock: Clock
+) -> None:
+    run = start_run("load", deadline_seconds=60)
+    clock.advance(61)
+    sweep()
+    told = text_of(operator.get(f"/console/runs/{run.id}/"))
+    assert "Failed at its deadline" in told
+    assert "Failed at load" not in told
+    assert "Nothing in this run can change that." in told
+    assert "No attempt." in told
+    assert "No attempt yet" not in told
 
 
 def test_text_in_another_direction_does_not_turn_what_stands_beside_it(

@@ -425,7 +425,7 @@ def test_a_scheduled_retry_names_its_time(start_run: StartRun, hand: Hand, viewe
 def test_an_open_gate_says_since_when_and_until_when(start_run: StartRun, viewer: Api) -> None:
     run = start_run(GATED)
     (told,) = blockers(viewer, run)
-    assert "a decision before the work has been open since" in told["cause"]
+    assert "a decision before the work has been asked for since" in told["cause"]
     assert "expires at" in told["cause"]
     assert told["next_look"] is not None
 
