@@ -61,6 +61,37 @@ def test_every_message_is_taken_whole_and_by_one_consumer_only(connect) -> None:
     assert sorted(taken) == list(range(MESSAGES))
 
 
+def test_who_publishes_while_queues_are_declared_finds_the_table_whole(connect) -> None:
+    """A table that is seen half made would end the one that looked."""
+    exchanges = [f"work{number}" for number in range(300)]
+    failures: list[Exception] = []
+
+    def look() -> None:
+        with connect() as connection, connection.channel() as channel:
+            waiting = list(exchanges)
+            while waiting and not failures:
+                try:
+                    if channel.get_table(waiting[0]):
+                        waiting.pop(0)
+                except Exception as failure:  # noqa: BLE001 - told by the test
+                    failures.append(failure)
+
+    def declare(name: str) -> None:
+        with connect() as connection, connection.channel() as channel:
+            for exchange in exchanges:
+                channel._queue_bind(exchange, "key", "", name)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    declarers = [threading.Thread(target=declare, args=(name,)) for name in ("one", "two")]
+    for thread in [*lookers, *declarers]:
+        thread.start()
+    for thread in [*declarers, *lookers]:
+        thread.join()
+    assert failures == []
+    with connect() as connection, connection.channel() as channel:
+        assert all(sorted(row[2] for row in channel.get_table(exchange)) == ["one", "two"] for exchange in exchanges)
+
+
 def test_a_message_under_way_is_not_seen_by_anybody(connect, tmp_path: Path) -> None:
     (tmp_path / "queue" / f"1_a.work.msg{filesystem_broker.UNFINISHED}").write_text('{"half": ')
     with connect() as connection, connection.SimpleQueue("work") as queue, pytest.raises(Empty):
