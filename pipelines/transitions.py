@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from pipelines.access import STEER, Actor
 from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
-from pipelines.moves import Moves, Owner, RunRow
+from pipelines.moves import DEADLINE_EXCEEDED, Moves, Owner, RunRow
 from pipelines.states import ACTIVE_STAGE, OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
 
 
@@ -67,7 +68,7 @@ def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelle
 
 
 def pause(moves: Moves, run: RunRow, reason: str) -> None:
-    check_verb(run, "pause")
+    check_verb(run, "pause", moves.now)
     moves.pause(run, reason or OPERATOR_PAUSE)
     idle = [stage for stage in run.stages if stage.state == StageState.DISPATCHED]
     for attempt in moves.active_attempts([stage.id for stage in idle]):
@@ -80,7 +81,7 @@ def pause(moves: Moves, run: RunRow, reason: str) -> None:
 
 
 def resume(moves: Moves, run: RunRow, reason: str) -> None:
-    check_verb(run, "resume")
+    check_verb(run, "resume", moves.now)
     moves.resume(run)
     moves.event("run.resume", run.id, reason=reason)
     moves.settle()
@@ -90,7 +91,7 @@ def resume(moves: Moves, run: RunRow, reason: str) -> None:
 def cancel(moves: Moves, run: RunRow, reason: str) -> Cancelled:
     if run.status in RUN_NO_OPS["cancel"]:
         return Cancelled(run.id, True, reconciliation_list(run.id))
-    check_verb(run, "cancel")
+    check_verb(run, "cancel", moves.now)
     uncertain = _still_outside(moves, run)  # before the end, while the stages still say what they were doing
     moves.end_run(run, RunStatus.CANCELLED, reason=reason)
     moves.event("run.reconciliation_list", run.id, data=uncertain)
@@ -108,11 +109,15 @@ def lock_run(run_id: uuid.UUID, actor: Actor) -> tuple[Moves, RunRow]:
     return moves, run
 
 
-def check_verb(run: RunRow, verb: str) -> None:
-    """Refuses a verb that the run's state does not take, naming what would help."""
-    if run.status in RUN_VERBS[verb]:
+def check_verb(run: RunRow, verb: str, now: datetime) -> None:
+    """Refuses a verb that the run's state does not take, naming what would help.
+
+    A run past its deadline takes none, whether or not a sweep has come by to end it (R31).
+    """
+    overdue = not run.is_terminal and run.is_past_deadline(now)
+    if run.status in RUN_VERBS[verb] and not overdue:
         return
-    if run.failure_code == "deadline_exceeded":
+    if overdue or run.failure_code == DEADLINE_EXCEEDED:
         raise Refusal(
             "deadline_exceeded", f"the run passed its deadline; it cannot be {_PAST[verb]}; only a new run helps"
         )

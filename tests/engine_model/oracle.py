@@ -197,7 +197,7 @@ class Oracle:
     # people
 
     def pause(self, run: Run) -> str | None:
-        if run.status not in ("queued", "running", "waiting", "blocked"):
+        if run.status not in ("queued", "running", "waiting", "blocked") or self._is_overdue(run):
             return self._refusal(run)
         run.paused = True
         for stage in run.stages:
@@ -207,7 +207,7 @@ class Oracle:
         return None
 
     def resume(self, run: Run) -> str | None:
-        if run.status not in ("pausing", "paused"):
+        if run.status not in ("pausing", "paused") or self._is_overdue(run):
             return self._refusal(run)
         run.paused = False
         self._settle(run)
@@ -216,7 +216,7 @@ class Oracle:
     def cancel(self, run: Run) -> str | None:
         if run.status == "cancelled":
             return None
-        if run.ended:
+        if run.ended or self._is_overdue(run):
             return self._refusal(run)
         self._end(run, "cancelled")
         return None
@@ -360,7 +360,11 @@ class Oracle:
         return [other for other in run.stages if other in found and other is not stage]
 
     def _refusal(self, run: Run) -> str:
-        return "deadline_exceeded" if run.overrun else "execution_state_invalid"
+        return "deadline_exceeded" if run.overrun or self._is_overdue(run) else "execution_state_invalid"
+
+    def _is_overdue(self, run: Run) -> bool:
+        """Past its deadline, and no sweep has come by yet."""
+        return not run.ended and run.is_past_deadline(self.now)
 
     def _closed(self, run: Run) -> str | None:
         if run.status == "cancelled":
@@ -368,7 +372,7 @@ class Oracle:
         return "deadline_exceeded" if run.overrun or run.is_past_deadline(self.now) else None
 
     def _end_if_overdue(self, run: Run) -> None:
-        if not run.ended and run.is_past_deadline(self.now):
+        if self._is_overdue(run):
             run.overrun = True
             self._end(run, "failed")
 

@@ -313,6 +313,25 @@ def test_the_deadline_counts_from_its_instant_on_not_from_the_sweep(
     assert_invariants()
 
 
+@pytest.mark.parametrize("verb", [pause_run, resume_run, cancel_run])
+def test_a_run_past_its_deadline_takes_no_verb_before_the_sweep_either(
+    start_run: StartRun, clock: Clock, people: dict[str, Person], verb: Callable[..., Any]
+) -> None:
+    """R31: it has failed by its deadline at that instant; nobody makes a cancelled or a paused run of it."""
+    run = start_run("first", deadline_seconds=100)
+    operator = people["operator"].actor
+    if verb is resume_run:
+        pause_run(run.id, actor=operator)
+    clock.advance(100)
+    with refused("deadline_exceeded"):
+        verb(run.id, actor=operator)
+    assert sweeps.enforce_deadlines() == 1
+    with refused("deadline_exceeded"):
+        verb(run.id, actor=operator)
+    run.refresh_from_db()
+    assert (run.status, run.failure_code) == ("failed", "deadline_exceeded")
+
+
 def test_a_run_without_a_deadline_never_ends_by_one(start_run: StartRun, clock: Clock) -> None:
     run = start_run("first")
     clock.advance(days=1000)
