@@ -185,9 +185,13 @@ def test_jobs_that_an_open_poll_still_brings_are_given_back(server: ProtocolServ
     registry.add("Late", lambda ctx: ran.append(1))
     worker = Worker(server.url, API_KEY, registry=registry, wait_seconds=5)
     worker.start()
-    eventually(lambda: server.count("pull"))
+    eventually(lambda: server.open_polls)
+    # The server hands out nothing more once it was told: that must come after the job.
+    server.fail("/shutdown", "hang")
     worker.drain()
     stage = server.add_stage("Late")
+    eventually(lambda: stage.attempts)
+    server.heal()
     worker.stop()
     assert ran == []
     assert stage.state == "ready"
