@@ -61,13 +61,10 @@ class Intent:
 
     def fingerprint(self, environment: str) -> str:
         """SHA-256 of what makes two requests the same."""
-        stages = [with_defaults(stage) for stage in self.stages]
-        for stage in stages:
-            stage["depends_on"] = stage["depends_on"] or None  # an empty list waits for what no list waits for
         intent = {
             "environment": environment,
             "name": self.name,
-            "stages": stages,
+            "stages": [with_defaults(stage) for stage in self.stages],
             "pipeline": self.pipeline,
             "input": self.input if self.pipeline is None else self.input or {},
             "context": sorted(
@@ -92,6 +89,7 @@ class Place:
 def with_defaults(stage: Mapping[str, Any]) -> dict[str, Any]:
     """A stage with everything left out filled in, so that leaving out and saying the default are the same request."""
     filled = {**STAGE_DEFAULTS, **stage}
+    filled["depends_on"] = filled["depends_on"] or None  # an empty list waits for what no list waits for
     filled["options"] = {**OPTION_DEFAULTS, **(stage.get("options") or {})}
     return filled
 

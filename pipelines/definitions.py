@@ -131,4 +131,6 @@ def with_defaults(clean: dict[str, Any]) -> dict[str, Any]:
 def _filled(stage: dict[str, Any]) -> dict[str, Any]:
     defaults = {("needs" if name == "depends_on" else name): value for name, value in STAGE_DEFAULTS.items()}
     told = {name: value for name, value in stage.items() if name not in ("mode", "effect_protocol")}
-    return {**defaults, **told, "options": {**OPTION_DEFAULTS, **stage.get("options", {})}}
+    options = {**OPTION_DEFAULTS, **stage.get("options", {})}
+    # an empty list waits for what no list waits for
+    return {**defaults, **told, "needs": stage.get("needs") or None, "options": options}

@@ -11,7 +11,7 @@ import rfc8785
 from django.db import transaction
 
 from pipelines.access import RELEASE, Actor
-from pipelines.audit import audited
+from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import Environment, Pipeline, Release
@@ -43,8 +43,9 @@ def register_release(
             defaults={"workspace_id": actor.workspace_id, "definition": text, "created_by_id": actor.user_id},
         )
         entry.data["digest"] = digest
-        if activate:
-            _put_in_force(release)
+        changed = _put_in_force(release) if activate else False
+        if not created and not changed:
+            entry.outcome = NO_OP
     return release, created
 
 
@@ -53,12 +54,13 @@ def activate_release(release_id: uuid.UUID, *, actor: Actor, reason: str = "") -
 
     A revoked or retired release is refused with `release_not_active`.
     """
-    with audited(actor, "release.activate", reason=reason, release=str(release_id)):
+    with audited(actor, "release.activate", reason=reason, release=str(release_id)) as entry:
         actor.require(RELEASE)
         release = Release.objects.filter(id=release_id, workspace_id=actor.workspace_id, pipeline__isnull=False).first()
         if release is None:
             raise Refusal("not_found", "there is no such release")
-        _put_in_force(release)
+        if not _put_in_force(release):
+            entry.outcome = NO_OP
     return release
 
 
@@ -99,7 +101,8 @@ def release_in_force(
     return release_id, pipeline_id, name, json.loads(definition)
 
 
-def _put_in_force(release: Release) -> None:
+def _put_in_force(release: Release) -> bool:
+    """Whether that changed anything."""
     pipeline, environment = release.pipeline, release.environment
     if pipeline is None or environment is None:
         raise Refusal("release_not_active", "an inline release belongs to its runs; it is never put in force")
@@ -108,7 +111,7 @@ def _put_in_force(release: Release) -> None:
         Pipeline.objects.select_for_update(no_key=True).get(id=pipeline.id)
         release.refresh_from_db()
         if release.status == ReleaseStatus.ACTIVE:
-            return
+            return False
         if release.status in (ReleaseStatus.REVOKED, ReleaseStatus.RETIRED):
             raise Refusal("release_not_active", f"a {release.status} release cannot be put in force")
         Release.objects.filter(pipeline=pipeline, environment=environment, status=ReleaseStatus.ACTIVE).update(
@@ -116,3 +119,4 @@ def _put_in_force(release: Release) -> None:
         )
         Release.objects.filter(id=release.id).update(status=ReleaseStatus.ACTIVE, activated_at=RecourseNow())
         release.refresh_from_db()
+    return True

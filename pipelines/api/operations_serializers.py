@@ -303,7 +303,7 @@ class ApprovalView(Shape):
 
 
 class StageView(Shape):
-    """`id` and `stage_id` are the same: every list names its items by `id`, every other answer a stage by `stage_id`."""
+    """`id` and `stage_id` are the same: lists name their items by `id`, other answers name a stage by `stage_id`."""
 
     id = Identifier()
     stage_id = Identifier()

@@ -74,6 +74,10 @@ def test_the_same_definition_again_is_the_same_release(manager: Api, pipeline: s
     body = {"pipeline": "nightly", "environment": "development", "definition": spelled}
     again = manager.post("/v1/releases", body)
     assert (again.status_code, again.json()["id"]) == (200, first["id"])
+    spelled["stages"][0]["needs"] = []
+    assert manager.post("/v1/releases", body).json()["id"] == first["id"]
+    outcomes = AuditEvent.objects.filter(action="release.register").order_by("at", "id")
+    assert list(outcomes.values_list("outcome", flat=True)) == ["allowed", "no_op", "no_op"]
     assert register(manager, environment="staging").json()["id"] != first["id"]
     assert Release.objects.filter(pipeline__slug="nightly").count() == 2
 
@@ -98,6 +102,7 @@ def test_activating_what_is_in_force_changes_nothing(manager: Api, pipeline: str
     release = register(manager, activate=True).json()
     again = manager.post(f"/v1/releases/{release['id']}/activate")
     assert (again.status_code, again.json()["activated_at"]) == (200, release["activated_at"])
+    assert AuditEvent.objects.get(action="release.activate").outcome == "no_op"
 
 
 @pytest.mark.parametrize("status", ["revoked", "retired"])
