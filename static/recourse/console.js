@@ -60,14 +60,23 @@
     say(live ? "live updates on" : "live updates paused");
   };
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (event.target.matches("[data-live]") && (!live || document.hidden || find("dialog[open]"))) event.preventDefault();
+    if (!event.target.matches("[data-live]")) return;
+    // a text that somebody marks to copy is not taken from under their hand
+    const marked = getSelection();
+    const marking = !marked.isCollapsed && event.target.contains(marked.anchorNode);
+    if (!live || marking || document.hidden || find("dialog[open]")) event.preventDefault();
   });
 
   // Dialogs: a link that opens a page opens it as a dialog where there is JavaScript.
   const dialog = find("#dialog");
   let current = "";
-  document.addEventListener("htmx:beforeSwap", () => { current = find("[data-rows] > tr.current a[href]")?.id ?? ""; });
+  let unfolded = [];
+  document.addEventListener("htmx:beforeSwap", () => {
+    current = find("[data-rows] > tr.current a[href]")?.id ?? "";
+    unfolded = all("details[open] > summary[id]").map((summary) => summary.id);
+  });
   document.addEventListener("htmx:afterSwap", (event) => {
+    for (const id of unfolded) document.getElementById(id)?.parentElement.setAttribute("open", "");
     if (current) document.getElementById(current)?.closest("tr").classList.add("current");
     if (event.target === dialog && !dialog.open) dialog.showModal();
     refreshTimes();

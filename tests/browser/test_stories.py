@@ -9,13 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.models import Run
+from pipelines.models import AttemptProgress, Run
 from tests.browser.conftest import Window
 from tests.cast import Hand, Person, stages_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Open = Callable[..., Window]
+
+# resolves when the page wanted to ask for news and kept still
+HELD_BACK = """new Promise((done) => document.addEventListener(
+    "htmx:beforeRequest", (event) => setTimeout(() => event.defaultPrevented && done())))"""
 
 
 def test_a_failed_run_is_found_understood_and_retried_by_keyboard(
@@ -158,6 +162,31 @@ def test_what_one_has_opened_stays_open_while_the_page_goes_on(
     page.get_by_text("line 88").wait_for(state="hidden")
     hand.report(job, output=1)
     page.locator(".head .badge", has_text="Completed").wait_for()
+
+
+def test_a_live_page_keeps_what_is_unfolded_focused_or_being_copied(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """Nothing is folded up, and no mark is lost, because the run went on; once it is let go, the page follows."""
+    run = start_run({"name": "load", "input": "the-input-text"}, "publish", name="orders")
+    job = hand.take()
+    one = window(people["viewer"])
+    page = one.page
+    one.go(f"/console/runs/{run.id}/")
+    page.locator("summary", has_text="waits only for other stages").click()
+    page.locator("#open-input").click()
+    page.locator("#copy-id").focus()
+    AttemptProgress.objects.create(attempt_id=job.attempt_id, percent=50, message="half way")
+    page.get_by_text("half way").first.wait_for()
+    assert page.get_by_text("the-input-text").is_visible()
+    assert page.locator(".blockers .who", has_text="publish").is_visible()
+    assert page.evaluate("document.activeElement.id") == "copy-id"
+    page.get_by_text("the-input-text").dblclick(position={"x": 40, "y": 16})
+    hand.report(job, output=1)
+    page.evaluate(HELD_BACK)
+    assert page.evaluate("getSelection().toString()").strip() in ("the", "the-input-text", "input")
+    page.evaluate("getSelection().removeAllRanges()")
+    page.locator(".stages .badge", has_text="Completed").wait_for()
 
 
 def test_times_go_on_by_the_servers_clock_whatever_this_machines_says(
