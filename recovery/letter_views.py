@@ -97,7 +97,7 @@ def _marked(request: ScreenRequest, letter: DeadLetter, verb: Callable[..., Any]
     done = verb(letter.id, actor=request.visit.actor, reason=reason)
     state = done.result["dead_letter_status"]
     messages.success(request, f"The dead letter of {letter.stage.name} in {letter.run.name} is {state}.", state)
-    return reverse("console:dead-letters")
+    return _back(request, letter)
 
 
 def _redriven(request: ScreenRequest, letter: DeadLetter, reason: str) -> str:
@@ -110,4 +110,12 @@ def _redriven(request: ScreenRequest, letter: DeadLetter, reason: str) -> str:
     )
     told = f"{letter.stage.name} in {letter.run.name} runs again, in epoch {done.result['epoch']}."
     messages.success(request, told, "redriven")
-    return reverse("console:dead-letters")
+    return _back(request, letter)
+
+
+def _back(request: ScreenRequest, letter: DeadLetter) -> str:
+    """The list as it was narrowed, or the run's page, when a dialog was opened there; else the whole list."""
+    letters = reverse("console:dead-letters")
+    here = (request.htmx.current_url_abs_path if request.htmx else None) or letters
+    homes = (letters, reverse("console:run", args=[letter.run_id]))
+    return here if here.split("?", maxsplit=1)[0] in homes else letters

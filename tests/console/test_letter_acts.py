@@ -149,3 +149,21 @@ def test_a_letter_of_another_workspace_is_not_there(browse: Browse, outsider: Pe
     for verb in ("redrive", "acknowledge", "discard"):
         assert browse(outsider).post(address(letter, verb), {"reason": "x"}).status_code == 404
     assert state_of(letter) == "open"
+
+
+def test_whoever_works_through_a_narrowed_list_stays_in_it(operator: Visitor, letter: DeadLetter) -> None:
+    """Only our own list and the letter's run are gone back to, never an act or another place."""
+    run = f"/console/runs/{letter.run_id}/?stage=0"
+    for told, place in (
+        (f"{LIST}?handler=Handler", f"{LIST}?handler=Handler"),
+        (run, run),
+        (address(letter, "acknowledge"), LIST),
+        ("/console/workers/", LIST),
+    ):
+        DeadLetter.objects.update(state="open")
+        here = {"HX-Current-URL": f"http://testserver{told}"}
+        answer = operator.post(address(letter, "acknowledge"), {}, headers={**HTMX, **here})
+        assert answer.headers["HX-Redirect"] == place
+    DeadLetter.objects.update(state="open")
+    elsewhere = {"HX-Current-URL": f"http://elsewhere.test{LIST}?handler=Handler"}
+    assert operator.post(address(letter, "acknowledge"), {}, headers={**HTMX, **elsewhere})["HX-Redirect"] == LIST
