@@ -26,6 +26,8 @@ from pipelines.states import RunStatus
 PAGING = frozenset({"cursor", "page_size", "workspace", "format"})
 LONGEST_VALUE = 300  # a handler's name, the longest thing one can filter by
 MOST_VALUES = 50
+MOST_WORDS = 20  # of all searches of a request: each is compared with the words of every run that is looked at
+BETWEEN_WORDS = "-_/:.@"  # besides white space, in searches as in what is searched
 
 Row = TypeVar("Row", bound=Model)
 Wanted = TypeVar("Wanted")
@@ -73,7 +75,7 @@ def read_run_filter(params: Parameters, also: Collection[str] = ()) -> RunFilter
         application=values(params, "application"),
         handler=values(params, "handler"),
         error_code=values(params, "error_code"),
-        search=values(params, "search"),
+        search=_searches(params),
         # told twice, any of them matches: the wider bound rules
         created_after=min(after, default=None),
         created_before=max(before, default=None),
@@ -94,6 +96,14 @@ def refuse_unknown(params: Parameters, known: Collection[str]) -> None:
 def values(params: Parameters, name: str) -> tuple[str, ...]:
     """The values of a filter; an empty one is as good as none."""
     return _read(params, name, _texts)
+
+
+def _searches(params: Parameters) -> tuple[str, ...]:
+    given = values(params, "search")
+    apart = str.maketrans(BETWEEN_WORDS, " " * len(BETWEEN_WORDS))
+    if sum(len(text.translate(apart).split()) for text in given) > MOST_WORDS:
+        raise _refuse("search", f"at most {MOST_WORDS} words")
+    return given
 
 
 def chosen(params: Parameters, name: str, choices: Sequence[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from django.db import transaction
 
 from pipelines import context
 from pipelines.access import Actor
-from pipelines.filters import RunFilter
+from pipelines.filters import BETWEEN_WORDS, RunFilter
 from pipelines.models import Application, Environment, Pipeline
 from pipelines.paging import Cut, Position
 from pipelines.sql import execute, planned
@@ -296,7 +296,7 @@ def _walk(search: _Search, reach: int) -> tuple[list[Position], bool]:
 
 # the owners' lexemes are written as they are, past the parser, which yields none like them
 _QUERY = "(%(owners)s::tsquery && to_tsquery('simple', %(words)s))"
-_SEPARATORS = str.maketrans("-_/:.@", "      ")  # as where the words are written
+_SEPARATORS = str.maketrans(BETWEEN_WORDS, " " * len(BETWEEN_WORDS))  # as where the words are written
 
 
 def _words(texts: Sequence[str]) -> str:

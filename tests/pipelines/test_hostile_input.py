@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.filters import MOST_WORDS
 from pipelines.models import AuditEvent, Run
 from tests.cast import Api, Person, stages_of, unknown_id
 
@@ -55,3 +56,16 @@ def test_a_skip_with_an_output_that_cannot_be_stored_is_refused(
     assert answer.json()["errors"].keys() == {"output"}
     assert stages_of(stage.run)[0].state == "ready"
     assert not AuditEvent.objects.filter(outcome="allowed").exists()
+
+
+@pytest.mark.parametrize("apart", ["+", "-", "%2F", "+&search="])
+def test_a_search_for_hundreds_of_words_is_refused_before_it_is_made(
+    apart: str, people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    """Each word is compared with every run that is looked at: a thousand of them took the database half a minute."""
+    viewer = as_person(people["viewer"])
+    words = [f"w{number}" for number in range(MOST_WORDS + 1)]
+    assert viewer.get(f"/v1/executions?search={apart.join(words[1:])}").status_code == 200
+    refused = viewer.get(f"/v1/executions?search={apart.join(words)}")
+    assert refused.status_code == 400
+    assert refused.json()["errors"] == {"search": [f"at most {MOST_WORDS} words"]}
