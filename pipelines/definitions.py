@@ -116,7 +116,10 @@ class Definition(Shape):
 def read_document(raw: bytes, *, toml: bool) -> Any:
     """The document in a definition file. Refused when it cannot be read."""
     if not toml:
-        return parse(raw)
+        try:
+            return parse(raw)
+        except Refusal as refusal:
+            raise Refusal(refusal.code, refusal.detail.replace("the body", "the file", 1)) from refusal
     try:
         return tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:

@@ -50,6 +50,13 @@ def name(text: str) -> str:
     return _checked(Text(max_length=100, control=False, trim=True).checker()(text))
 
 
+def positive(text: str) -> int:
+    """An argument that is a whole number of at least 1."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError("must be a whole number of at least 1")
+    return int(text)
+
+
 def _checked(value: Any) -> str:
     if type(value) is Wrong:
         raise argparse.ArgumentTypeError(value.problems[0][1])

@@ -172,6 +172,24 @@ def test_what_is_wrong_with_a_definition_is_said_line_by_line(tmp_path: Path, pe
     assert not Release.objects.exists()
 
 
+@pytest.mark.parametrize("name", ["broken.json", "broken.toml"])
+def test_a_file_that_cannot_be_read_is_refused_in_one_sentence(
+    name: str, tmp_path: Path, people: dict[str, Person]
+) -> None:
+    path = tmp_path / name
+    path.write_text("{")
+    error = refused(*release(path))
+    assert error.returncode == 2
+    assert str(error).startswith(f"the file cannot be read as {path.suffix[1:].upper()}: ")
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "soon", "1.5"])
+def test_a_number_of_days_that_removes_nothing_is_no_answer_to_a_person(days: str) -> None:
+    error = refused("retention", "--days", days)
+    assert "must be a whole number of at least 1" in str(error)
+
+
 def test_an_unknown_workspace_is_not_made_by_a_release(definition: Path) -> None:
     error = refused("release_definition", str(definition), "--workspace", "acme", "--environment", "x", "--by", "dana")
     assert error.returncode == 2

@@ -10,7 +10,7 @@ from django.core.management.base import CommandParser
 from django.db import transaction
 
 from pipelines import retention
-from pipelines.management.console_command import ConsoleCommand
+from pipelines.management.console_command import ConsoleCommand, positive
 from pipelines.sql import database_now
 
 
@@ -25,8 +25,10 @@ class Command(ConsoleCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--days", type=int, metavar="N", help="instead of RECOURSE_RETENTION_DAYS")
-        parser.add_argument("--batch", type=int, default=retention.BATCH, metavar="N", help="runs in one transaction")
+        parser.add_argument("--days", type=positive, metavar="N", help="instead of RECOURSE_RETENTION_DAYS")
+        parser.add_argument(
+            "--batch", type=positive, default=retention.BATCH, metavar="N", help="runs in one transaction"
+        )
         parser.add_argument("--dry-run", action="store_true", help="say whether there is something to remove")
 
     def handle(self, *_: Any, **options: Any) -> None:
