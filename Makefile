@@ -26,9 +26,14 @@ lint: $(VENV)/.development
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy
 
+# Needs a PostgreSQL server, and the run list a database of its own: bench/README.md says how.
 bench: $(VENV)/.development
-	$(PY) bench/web_server.py
+	$(PY) bench/throughput.py
+	$(PY) bench/latency.py
+	$(PY) bench/application_api.py
+	$(PY) bench/recovery_time.py
 	$(PY) bench/idle_memory.py
+	$(PY) bench/web_server.py
 
 # After a change of pyproject.toml; the lock files name no index and no path.
 lock:
