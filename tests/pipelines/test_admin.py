@@ -193,3 +193,20 @@ def test_a_member_is_removed_with_an_audit_event(boss: Client, people: dict[str,
     assert boss.post(path(Member, f"{member.pk}/delete/"), {"post": "yes"}).status_code == 302
     assert not Member.objects.filter(pk=member.pk).exists()
     assert AuditEvent.objects.get().data == {"user": "viewer-acme", "role": "viewer"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "apikey/?digest__gt=a",
+        "personaltoken/?user__password__startswith=pbkdf2",
+        "contextitem/?secret__startswith=g",
+        "run/?name=%00",
+        "run/?name__regex=(a%2B)%2B$",
+        "run/?created_at__gt=x",
+        "run/?workspace__slug=globex",
+    ],
+)
+def test_no_address_asks_about_what_a_list_does_not_show(boss: Client, traces: Run, address: str) -> None:
+    """F159: neither letter by letter about a secret, nor by a search of a whole table; a 400, never a fault."""
+    assert boss.get(f"/admin/pipelines/{address}").status_code == 400
