@@ -51,6 +51,8 @@ def configure(*, level: str, form: str) -> None:
                 "celery.worker.strategy": {"level": "WARNING"},
                 "celery.app.trace": {"level": "WARNING"},
                 "celery.beat": {"level": "WARNING"},
+                # What was asked wrongly is told to who asked; only our own faults are for the operator.
+                "django.request": {"level": "ERROR"},
                 # It warns that a file system broker has no host name.
                 "kombu.connection": {"level": "ERROR"},
             },

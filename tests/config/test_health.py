@@ -86,3 +86,13 @@ def test_every_answer_forbids_scripts_from_elsewhere(client: Client) -> None:
     assert response.headers["Content-Security-Policy"] == POLICY
     assert "unsafe" not in POLICY
     assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.django_db
+def test_a_request_that_asks_wrongly_leaves_no_line_in_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A busy application that is refused often must not bury what an operator has to read."""
+    assert client.get("/no/such/page").status_code == 404
+    assert client.post("/pipelines/idempotent").status_code == 401
+    assert caplog.records == []
