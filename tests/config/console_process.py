@@ -57,7 +57,7 @@ def processes_of(data_dir: Path) -> dict[int, str]:
     return found
 
 
-def wait_until(condition: Callable[[], object], *, seconds: float = 30, why: str) -> None:
+def wait_until(condition: Callable[[], object], *, seconds: float = 90, why: str) -> None:
     """Poll until `condition` holds; fail with `why` when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -111,7 +111,7 @@ class ConsoleProcess:
         found = [pid for pid, command in processes_of(self.data_dir).items() if part in command]
         return min(found, default=None)
 
-    def end(self, number: int = signal.SIGTERM, seconds: float = 40) -> int:
+    def end(self, number: int = signal.SIGTERM, seconds: float = 90) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(seconds)

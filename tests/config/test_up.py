@@ -79,7 +79,7 @@ def test_an_up_that_is_told_to_stop_while_it_starts_does_not_start(data_dir: Pat
     console = ConsoleProcess(data_dir)
     wait_until(lambda: console.pid_of("guardian.py"), why=f"no guardian: {console.log_path.read_text()}")
     console.process.send_signal(number)
-    assert console.process.communicate(timeout=60)[0] == ""
+    assert console.process.communicate(timeout=90)[0] == ""
     assert console.end() == 0
     assert "Traceback" not in console.log_path.read_text()
     assert processes_of(data_dir) == {}
@@ -96,7 +96,7 @@ def test_nothing_outlives_an_up_that_was_killed_and_the_data_survives(data_dir: 
     console.wait_until_ready()
     assert len(processes_of(data_dir)) >= 8
     assert console.end(signal.SIGKILL) == -signal.SIGKILL
-    wait_until(lambda: processes_of(data_dir) == {}, seconds=25, why=f"still there: {processes_of(data_dir)}")
+    wait_until(lambda: processes_of(data_dir) == {}, seconds=60, why=f"still there: {processes_of(data_dir)}")
     console = ConsoleProcess(data_dir)
     console.wait_until_ready()
     assert session_count(data_dir) == 1
@@ -127,7 +127,7 @@ def test_an_up_whose_guardian_was_killed_still_leaves_nothing_behind(data_dir: P
     os.kill(guardian, signal.SIGKILL)
     wait_until(lambda: console.pid_of("guardian.py") not in (None, guardian), why="no new guardian")
     console.end(signal.SIGKILL)
-    wait_until(lambda: processes_of(data_dir) == {}, seconds=25, why=f"still there: {processes_of(data_dir)}")
+    wait_until(lambda: processes_of(data_dir) == {}, seconds=60, why=f"still there: {processes_of(data_dir)}")
 
 
 def test_a_port_that_is_taken_is_refused_in_one_sentence(data_dir: Path) -> None:

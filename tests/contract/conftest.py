@@ -46,7 +46,7 @@ def web_server(database_url: str, **environment: str) -> Iterator[tuple[str, sub
         yield address, process
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.wait(60)
 
 
 def url_of_test_database(name: str) -> str:
@@ -72,7 +72,7 @@ def http(transactional_db: None, server: str) -> Iterator[httpx.Client]:
 
 
 def _wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while True:
         try:
             if httpx.get(f"{address}/healthz").status_code == 200:

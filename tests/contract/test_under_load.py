@@ -214,7 +214,7 @@ def _kill_whoever_waits_for_a_lock() -> bool:
 
 
 def _until(condition: Callable[[], bool], why: str) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, why
         threading.Event().wait(0.01)

@@ -108,7 +108,7 @@ def kill_a_busy_worker(database: Database) -> None:
     """kill -9 of a Celery child that holds running attempts; of those, some are still its own afterwards."""
     held = "SELECT count(*) FROM pipelines_attempt a JOIN pipelines_workersession w ON w.id = a.session_id"
     for _ in range(20):
-        wait_until(lambda: database.rows(RUNNING_IN_A_WORKER), seconds=40, why="no stage ran under Celery")
+        wait_until(lambda: database.rows(RUNNING_IN_A_WORKER), seconds=90, why="no stage ran under Celery")
         ((pid,),) = database.rows(RUNNING_IN_A_WORKER) or [(0,)]
         if pid not in processes_of(database.data_dir):
             continue
@@ -152,7 +152,7 @@ def test_sixty_days_arrive_once_each_though_services_fail_and_a_worker_is_killed
     }
     wait_until(
         lambda: len(database.rows(DAYS)) == FIRST_DAYS and database.one(UNFINISHED) == len(foreign),
-        seconds=90,
+        seconds=240,
         why="not all runs ended",
     )
     published, missing, jumps = expected_days()

@@ -12,7 +12,7 @@ from recourse import Registry, Worker
 from tests.sdk.protocol_server import API_KEY, ProtocolServer
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Waits until the condition holds, and returns what it returned; fails at the deadline."""
     until = time.monotonic() + seconds
     while not (value := condition()):
