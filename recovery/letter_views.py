@@ -67,7 +67,7 @@ def discard(request: ScreenRequest, letter_id: uuid.UUID) -> HttpResponse:
         "Discard",
         steps=[
             Step("discarded", "Closed", "the dead letter, for good; it leaves the list of those that wait"),
-            Step("failed", "Stays", f"{letter.stage.name} is failed, and so is what depends on it not done"),
+            Step("failed", "Stays", f"{letter.stage.name} is failed; what depends on it is not done"),
         ],
         reason_required=True,
         danger=True,

@@ -17,6 +17,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 Open = Callable[..., Window]
 
+UNREACHABLE = """[...document.querySelectorAll("main *")].filter((part) =>
+    /auto|scroll/.test(getComputedStyle(part).overflow) && part.tabIndex < 0
+    && !part.querySelector("a, button, summary") && (part.scrollHeight > part.clientHeight + 1 || part.scrollWidth > part.clientWidth + 1)
+  ).map((part) => part.outerHTML.slice(0, 80))"""
+
 # resolves when the page wanted to ask for news and kept still
 HELD_BACK = """new Promise((done) => document.addEventListener(
     "htmx:beforeRequest", (event) => setTimeout(() => event.defaultPrevented && done())))"""
@@ -230,3 +235,18 @@ def test_every_link_and_button_has_a_name_at_every_width(
         one.go(path)
         for role in ("link", "button"):
             assert one.page.get_by_role(cast(Any, role), name=re.compile(r"^\s*$")).count() == 0, (path, role)
+
+
+def test_what_scrolls_can_be_reached_by_keyboard(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """A long traceback or a wide table scrolls inside its panel: with the arrow keys too."""
+    start_run("load", name="orders")
+    job = hand.take()
+    lines = "\n".join(f"line {number}" for number in range(200))
+    hand.report(job, "failed", error_code="UNIQUE", error_message="row is there", traceback=lines)
+    one = window(people["viewer"], viewport={"width": 390, "height": 800})
+    for path in (f"/console/attempts/{job.attempt_id}/", "/console/workers/"):
+        one.go(path)
+        stuck: Any = one.page.evaluate(UNREACHABLE)
+        assert stuck == [], path
