@@ -19,7 +19,8 @@ Open = Callable[..., Window]
 
 UNREACHABLE = """[...document.querySelectorAll("main *")].filter((part) =>
     /auto|scroll/.test(getComputedStyle(part).overflow) && part.tabIndex < 0
-    && !part.querySelector("a, button, summary") && (part.scrollHeight > part.clientHeight + 1 || part.scrollWidth > part.clientWidth + 1)
+    && !part.querySelector("a, button, summary")
+    && (part.scrollHeight > part.clientHeight + 1 || part.scrollWidth > part.clientWidth + 1)
   ).map((part) => part.outerHTML.slice(0, 80))"""
 
 # resolves when the page wanted to ask for news and kept still
