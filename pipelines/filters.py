@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 import django_filters
@@ -252,7 +252,7 @@ def _moment(text: str) -> datetime:
         _ = (found - timedelta(days=1), found + timedelta(days=1))
     except (ValueError, OverflowError) as error:
         raise ValueError("must be a time with its offset, like 2026-05-20T08:00:00+00:00") from error
-    return found
+    return found.astimezone(UTC)  # Python reads offsets that the database does not
 
 
 def _refuse(name: str, message: str) -> Refusal:

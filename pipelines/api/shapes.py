@@ -19,7 +19,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from math import isfinite
 from typing import Any, ClassVar
@@ -158,7 +158,7 @@ class Moment(serializers.DateTimeField):
                 moment = None
             if moment is None or moment.tzinfo is None or not 1970 <= moment.year <= 2200:
                 return Wrong.at_value("must be an ISO 8601 time with its offset from UTC, from 1970 to 2200")
-            return moment
+            return moment.astimezone(UTC)  # Python reads offsets that the database does not
 
         return check
 

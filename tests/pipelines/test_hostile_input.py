@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pipelines.filters import MOST_WORDS
-from pipelines.models import AuditEvent, Run
-from tests.cast import Api, Person, stages_of, unknown_id
+from pipelines.models import AuditEvent, LogLine, Run
+from tests.cast import Api, Person, Worker, stages_of, unknown_id
 
 pytestmark = pytest.mark.django_db
 
@@ -69,3 +69,28 @@ def test_a_search_for_hundreds_of_words_is_refused_before_it_is_made(
     refused = viewer.get(f"/v1/executions?search={apart.join(words)}")
     assert refused.status_code == 400
     assert refused.json()["errors"] == {"search": [f"at most {MOST_WORDS} words"]}
+
+
+@pytest.mark.parametrize("name", ["created_after", "created_before"])
+@pytest.mark.parametrize("path", ["executions", "audit-events"])
+def test_a_filter_by_a_time_that_only_python_reads_is_no_fault_of_ours(
+    path: str, name: str, people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    answer = as_person(people["viewer"]).get(f"/v1/{path}?{name}=2026-01-01T00:00:00%2B23:59:59.999")
+    assert answer.status_code == 200
+
+
+def test_a_line_at_a_time_that_only_python_reads_spoils_no_other_result(
+    worker: Worker, start_run: Callable[..., Run]
+) -> None:
+    """Contract §2: the line is kept at the instant that it names, and every result of the batch is taken."""
+    runs = [start_run(), start_run()]
+    told = [
+        {"stageId": job["stageId"], "executionId": job["executionId"], "attempt": 1, "status": "succeeded"}
+        for job in worker.pull(maxJobs=2)
+    ]
+    told[0]["logs"] = [{"at": "2026-01-02T00:00:00+23:59:59.999", "level": "info", "message": "m"}]
+    answer = worker.post("/results", {"results": told})
+    assert [item["accepted"] for item in answer.json()["results"]] == [True, True]
+    assert {Run.objects.get(id=run.id).status for run in runs} == {"completed"}
+    assert LogLine.objects.get().at.isoformat() == "2026-01-01T00:00:00.001000+00:00"
