@@ -78,7 +78,7 @@ VARIABLES = (
     Variable(
         "RECOURSE_TRUST_PROXY",
         "0",
-        "Believe `X-Forwarded-Proto`. Only behind a proxy that sets it itself.",
+        "Believe `X-Forwarded-Proto` and `X-Forwarded-For`. Only behind a proxy that sets them itself.",
         choices=("0", "1"),
     ),
     Variable("RECOURSE_LEASE_SECONDS", "60", "How long a worker owns an attempt without renewing.", 3, 3600),
