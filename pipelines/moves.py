@@ -489,9 +489,17 @@ class Moves:
     def _advance(self, run: RunRow) -> None:
         by_position = {stage.position: stage for stage in run.stages}
         for stage in run.stages:
-            if stage.state != StageState.PENDING:
+            if stage.state != StageState.PENDING and not (stage.stale and stage.state in CLAIMABLE_STAGE):
                 continue
-            if not all(_lets_go_on(by_position[position]) for position in stage.depends_on):
+            needed = [by_position[position] for position in stage.depends_on]
+            if not all(_lets_go_on(one) for one in needed):
+                if stage.state != StageState.PENDING:
+                    # it was under way when an earlier stage was retried, and came back: it waits for that one now
+                    self.stage(stage, "fall_back", reason="an earlier stage is done again", available_at=None)
+                continue
+            if stage.stale and not any(one.stale for one in needed):
+                self.touch(stage, stale=False)  # its next attempt gets what the earlier stages have by now
+            if stage.state != StageState.PENDING:
                 continue
             if (stage.approval or {}).get("when") == "before" and not self._was_approved(stage):
                 self.stage(stage, "open_gate_before")

@@ -136,7 +136,8 @@ def undeliver(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
     _recover(moves, stage, "undeliver", "give_up_delivery", "undeliverable", "UNDELIVERED", cause)
 
 
-_CLEAN: dict[str, Any] = {"last_error_code": "", "last_error_message": "", "failure_disposition": "", "stale": False}
+# `stale` stays: an attempt that was under way when an earlier stage was retried ends on what it was given
+_CLEAN: dict[str, Any] = {"last_error_code": "", "last_error_message": "", "failure_disposition": ""}
 
 
 def _recover(moves: Moves, stage: StageRow, again: str, give_up: str, letter: str, code: str, cause: str) -> None:

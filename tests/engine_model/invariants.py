@@ -127,7 +127,8 @@ INVARIANTS: dict[str, str] = {
     """,
     "nothing moves on before what it depends on, except by a person's skip": """
         SELECT s.id, s.name, s.state FROM pipelines_stage s
-        WHERE s.state IN ('ready', 'dispatched', 'running', 'retry_scheduled') AND NOT s.stale AND EXISTS (
+        WHERE (s.state IN ('ready', 'retry_scheduled') OR (s.state IN ('dispatched', 'running') AND NOT s.stale))
+            AND EXISTS (
             SELECT FROM pipelines_stage d WHERE d.run_id = s.run_id AND d.position = ANY(s.depends_on)
                 AND NOT (d.state IN ('completed', 'skipped') OR (d.state = 'failed' AND d.run_next_if_failed)))
     """,

@@ -176,10 +176,10 @@ class Oracle:
             self._fail(stage, attempt, code, "failed")
         elif how == "waiting" or stage.gated == "after":
             attempt.state = "waiting" if how == "waiting" else "succeeded"
-            stage.state, stage.stale = "waiting", False
+            stage.state = "waiting"
             self._open_gate(stage, "after")
         else:
-            attempt.state, stage.state, stage.stale = "succeeded", "completed", False
+            attempt.state, stage.state = "succeeded", "completed"
         self._settle(run)
         return None
 
@@ -391,7 +391,13 @@ class Oracle:
         if run.status == "cancelled" or run.overrun:
             return
         for stage in run.stages:
-            if stage.state == "pending" and all(run.stages[position].satisfied for position in stage.needs):
+            needed = [run.stages[position] for position in stage.needs]
+            may_go_on = all(other.satisfied for other in needed)
+            if stage.stale and stage.state in ("ready", "retry_scheduled") and not may_go_on:
+                stage.state = "pending"
+            if stage.state in ("pending", "ready", "retry_scheduled") and may_go_on:
+                stage.stale = stage.stale and any(other.stale for other in needed)
+            if stage.state == "pending" and may_go_on:
                 if stage.gated == "before" and not stage.was("approved", "before"):
                     stage.state = "waiting"
                     self._open_gate(stage, "before")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from approvals.transitions import decide_gate
+from pipelines import leases, sweeps
 from pipelines.models import Attempt, GateDecision, Run, StageOutput
 from pipelines.transitions import cancel_run
 from recovery.models import Operation
@@ -359,3 +360,54 @@ def test_what_never_began_outside_needs_no_acknowledgement(start_run: StartRun, 
     hand.report(hand.take(), "failed")
     retry_stage(stage(run, "load").id, actor=people["operator"].actor, scope="stage_and_downstream")
     assert states(run) == {"load": "ready", "pay": "pending"}
+
+
+@pytest.mark.parametrize("back", ["lost", "failed", "released", "undelivered"])
+def test_a_stage_that_comes_back_waits_for_the_earlier_one_that_is_done_again(
+    start_run: StartRun, hand: Hand, people: People, clock: Clock, back: str
+) -> None:
+    """It was under way when `a` was retried: its next attempt begins after `a`, and on what `a` gives then."""
+    run = start_run("a", {"name": "b", "options": {"max_retries": 1, "retry_interval": 5}})
+    hand.report(hand.take(), output="old")
+    (job,) = hand.pull(acquire=back != "undelivered")
+    retry_stage(stage(run, "a").id, actor=people["operator"].actor, reason="again")
+    again = hand.take()
+    assert (again.stage.name, stage(run, "b").stale) == ("a", True)
+    if back == "failed":
+        hand.report(job, "failed")
+    elif back == "released":
+        leases.release(hand.holder, job.stage.id, job.attempt_id)
+    else:
+        clock.advance(59)
+        hand.renew(again)
+        clock.advance(2)
+        sweeps.sweep()
+    assert states(run) == {"a": "running", "b": "pending"}
+    clock.advance(6)
+    assert hand.pull() == []
+    assert_invariants()
+    hand.report(again, output="new")
+    assert states(run) == {"a": "completed", "b": "ready"}
+    next_job = hand.take()
+    assert (next_job.dependencies, next_job.number) == ({"a": '"new"'}, 2)
+    hand.report(next_job)
+    assert (status(run), stage(run, "b").stale) == ("completed", False)
+    assert_invariants()
+
+
+def test_what_was_under_way_stays_marked_as_made_from_the_older_result(
+    start_run: StartRun, hand: Hand, people: People
+) -> None:
+    """F34: flagged while it ran, it is no fresher for having succeeded; only done again it is."""
+    run = start_run("a", "b")
+    hand.report(hand.take(), output="old")
+    job = hand.take()
+    retry_stage(stage(run, "a").id, actor=people["operator"].actor, reason="again")
+    assert hand.report(job, output="from the old one").accepted
+    assert (states(run), stage(run, "b").stale) == ({"a": "ready", "b": "completed"}, True)
+    hand.finish()
+    assert (status(run), stage(run, "b").stale) == ("completed", True)
+    retry_stage(stage(run, "b").id, actor=people["operator"].actor, reason="on the new one")
+    hand.finish()
+    assert not stage(run, "b").stale
+    assert_invariants()
