@@ -18,6 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVER = os.environ.get("BENCH_SERVER", "postgres://postgres@127.0.0.1:5432/postgres")
 ALL_QUEUES = "recourse,recourse.handlers,recourse.clock"
 
+# Ended from outside, a measurement still stops the processes and drops the database that it made.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
 
 @contextmanager
 def database(name: str, server: str = SERVER) -> Iterator[str]:
