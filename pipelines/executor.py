@@ -115,7 +115,7 @@ class Executor:
                 if self._may_have_strays:
                     self._give_back_strays()
                 if waiter.wait(0.0):
-                    queues, look_at = self._queues(), 0.0
+                    queues, look_at = self._look_again(queues), 0.0
                 room = self._batch - len(self._held)
                 if may_claim() and room > 0 and clock.now() >= look_at and self._claim(queues, room) < room:
                     look_at = clock.now() + LOOK_AGAIN_SECONDS
@@ -152,6 +152,16 @@ class Executor:
 
     def _queues(self) -> list[Queue]:
         return [found for found in waiting_queues(list(self._scope.handlers)) if self._serves(found)]
+
+    def _look_again(self, known: list[Queue]) -> list[Queue]:
+        """The queues with work by now; in an outage those known before, so that what is held comes to its end."""
+        try:
+            return self._queues()
+        except (OperationalError, InterfaceError):
+            if not self._held:
+                raise
+            self._lose_connection()
+            return known
 
     def _serves(self, found: Queue) -> bool:
         if found.handler not in self._scope.handlers:

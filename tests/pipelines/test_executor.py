@@ -17,8 +17,10 @@ from recourse import Registry, Release, StageContext, StageFailure
 from pipelines import executor as module
 from pipelines import leases, sweeps
 from pipelines.executor import Executor, Scope
+from pipelines.ids import new_id
 from pipelines.models import Attempt, ContextItem, LateEvidence, Run, Stage, WorkerSession
 from pipelines.transitions import cancel_run, pause_run
+from pipelines.wake import Queue
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
@@ -275,6 +277,27 @@ def test_an_outage_in_the_middle_costs_no_result_and_runs_nothing_twice(
     assert Attempt.objects.filter(state="succeeded").count() == 12
     assert set(Stage.objects.values_list("recovery_count", flat=True)) == {0}
     assert_invariants()
+
+
+def test_an_outage_while_looking_for_work_leaves_what_is_held_in_hand(
+    make: Callable[..., Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F23: with nothing in hand it is told to the caller; else the look is put off, and nothing held is dropped."""
+    from django.db import OperationalError
+
+    made = make()
+    known = [Queue(new_id(), new_id(), "Handler")]
+
+    def away(*_: Any) -> Any:
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(module, "waiting_queues", away)
+    with pytest.raises(OperationalError):
+        made._look_again(known)
+    made._held["an execution"] = None  # type: ignore[assignment]
+    assert made._look_again(known) == known
+    assert made._may_have_strays
+    made._held.clear()
 
 
 @pytest.mark.parametrize("call", ["claim", "report_and_claim"])
