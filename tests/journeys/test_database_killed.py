@@ -36,7 +36,8 @@ def test_a_killed_database_costs_time_and_no_work(console: ConsoleProcess) -> No
     key = manage(console.data_dir, "issue_key", "--workspace", "w", "--application", "a").stdout.strip()
     with httpx.Client(base_url=console.url, headers={"X-API-Key": key}, timeout=20) as api:
         ids = [create(api, number) for number in range(RUNS)]
-        wait_until(lambda: ended(api, ids) >= 3, seconds=120, why="nothing was done before the kill")
+        # Only the first are asked for: asking for all takes a busy machine long enough to finish them meanwhile.
+        wait_until(lambda: ended(api, ids[:3]) >= 1, seconds=120, why="nothing was done before the kill")
         os.kill(postmaster(console.data_dir), signal.SIGKILL)
         assert ended_or_none(api, ids) in (None, *range(RUNS)), "all was over before the database died"
         wait_until(lambda: ended_or_none(api, ids) == RUNS, seconds=240, why=console.log_path.read_text()[-3000:])
