@@ -232,10 +232,11 @@ def test_an_async_handler_that_ignores_the_end_is_cancelled(
 ) -> None:
     import asyncio
 
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
 
     @registry.handler("Forever")
     async def forever(ctx: StageContext) -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -243,9 +244,10 @@ def test_an_async_handler_that_ignores_the_end_is_cancelled(
 
     stage = server.add_stage("Forever")
     worker = work(server, registry)
-    eventually(lambda: stage.attempts)
+    # handed out is not begun: what is told to stop before it begins is never started
+    assert begun.wait(30)
     worker.stop()
-    assert ended.wait(5)
+    assert ended.wait(30)
     assert stage.attempts[0].state == "released"
     assert server.bodies("/results") == []
 
