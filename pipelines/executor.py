@@ -361,6 +361,17 @@ def waiting_queues(handlers: list[str]) -> list[Queue]:
     ]
 
 
+def executed_handlers() -> list[str]:
+    """What the console's executors have announced. However long one was idle, it still takes hints."""
+    return [
+        row[0]
+        for row in query(
+            "SELECT DISTINCT unnest(handlers) FROM pipelines_workersession"
+            " WHERE application_id IS NULL AND state = 'active'"
+        )
+    ]
+
+
 class _Hints:
     """Decides whether a hint is worth sending: is there an executor for the handler, and was none sent just now."""
 
@@ -374,12 +385,7 @@ class _Hints:
         if now - self._sent_at < HINT_GAP_SECONDS:
             return False
         if now >= self._names_until:
-            rows = query(
-                "SELECT DISTINCT unnest(handlers) FROM pipelines_workersession"
-                " WHERE application_id IS NULL AND state = 'active'"
-                " AND last_seen_at > recourse_now() - interval '1 hour'"
-            )
-            self._names, self._names_until = frozenset(row[0] for row in rows), now + 5.0
+            self._names, self._names_until = frozenset(executed_handlers()), now + 5.0
         if not any(found.handler in self._names for found in queues):
             return False
         self._sent_at = now
@@ -409,11 +415,8 @@ def hint_overdue() -> bool:
     """Sends a hint when a stage of the console's handlers is due; the sweep asks, so a lost hint costs a second."""
     if not settings.RECOURSE_HANDLERS:
         return False
-    rows = query(
-        "SELECT DISTINCT unnest(handlers) FROM pipelines_workersession WHERE application_id IS NULL"
-        " AND state = 'active' AND last_seen_at > recourse_now() - interval '1 hour'"
-    )
-    due = leases.next_due(waiting_queues([row[0] for row in rows])) if rows else None
+    handlers = executed_handlers()
+    due = leases.next_due(waiting_queues(handlers)) if handlers else None
     if due is not None and due <= 0:
         send_hint()
         return True
