@@ -462,6 +462,30 @@ def test_after_its_turn_it_gives_its_slot_back_and_asks_for_another(
     assert (states(run), hints) == ({"first": "ready"}, ["hint"])
 
 
+def test_an_executor_that_was_idle_for_days_is_still_told_of_work(
+    registry: Registry,
+    make: Callable[..., Executor],
+    start_run: StartRun,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    clock: Clock,
+) -> None:
+    """P2: the hint that was lost is sent again by the sweep, however long ago the executor was last seen."""
+    hints: list[str] = []
+    monkeypatch.setattr(module, "send_hint", lambda: hints.append("hint"))
+    settings.RECOURSE_HANDLERS = ["some.module"]
+    registry.add("Handler", lambda context: "done")
+    made = make()
+    assert made.drain(threading.Event()) == 0
+    clock.advance(days=3)
+    run = start_run("first")
+    hints.clear()
+    assert module.hint_overdue() is True
+    assert (states(run), hints) == ({"first": "ready"}, ["hint"])
+    made.close()
+    assert module.hint_overdue() is False
+
+
 def test_a_scope_serves_one_application_and_no_other(
     registry: Registry,
     make: Callable[..., Executor],
