@@ -17,13 +17,17 @@ from pipelines.models import (
     Attempt,
     AttemptProgress,
     AuditEvent,
+    Checkpoint,
+    CheckpointEvidence,
     ContextItem,
     DeadLetter,
+    Effect,
     Environment,
     Event,
     Gate,
     GateDecision,
     LateEvidence,
+    LocalKeyring,
     LogLine,
     Member,
     PersonalToken,
@@ -302,3 +306,31 @@ class AuditEventAdmin(TenantAdmin):
     found_by = ("pk", "run")
     ordering = ("-at", "-id")
     list_display = ("at", "actor", "channel", "action", "outcome", "code", "run")
+
+
+@admin.register(Checkpoint)
+class CheckpointAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    found_by = ("pk", "run")
+    list_display = ("id", "run_id", "sequence", "moment", "current_step_id", "key_id", "recorded_at")
+
+
+@admin.register(CheckpointEvidence)
+class CheckpointEvidenceAdmin(TenantAdmin):
+    tenant = "checkpoint__run__workspace"
+    found_by = ("checkpoint",)
+    list_display = ("checkpoint_id", "digest", "added_by", "at")
+
+
+@admin.register(Effect)
+class EffectAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    found_by = ("pk", "run")
+    list_display = ("id", "run_id", "effect_class", "step_id", "key", "state", "declared_at", "settled_at")
+
+
+@admin.register(LocalKeyring)
+class LocalKeyringAdmin(TenantAdmin):
+    hidden = ("document",)
+    list_display = ("workspace", "version", "changed_at", "changed_by")
+    list_select_related = ("workspace", "changed_by")

@@ -10,12 +10,12 @@ from datetime import datetime
 from pipelines.models import Attempt, Gate, Run, Stage
 from pipelines.states import (
     OPERATOR_PAUSE,
-    SATISFIED_STAGE,
     TERMINAL_RUN,
     TERMINAL_STAGE,
     GateState,
     RunStatus,
     StageState,
+    lets_go_on,
 )
 
 # holders that are no stage and no worker
@@ -76,7 +76,7 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
             return [
                 _of(stage, by_position[position].name, _dependency(by_position[position]))
                 for position in stage.depends_on
-                if not _lets_go_on(by_position[position])
+                if not lets_go_on(by_position[position])
             ]
         case StageState.READY:
             return [] if run.paused else [_ready(stage, around)]
@@ -136,10 +136,6 @@ def _failed(stage: Stage) -> Blocker:
         return _of(stage, NOBODY, "its gate was rejected; that is final in this run")
     code = f" with {stage.last_error_code}" if stage.last_error_code else ""
     return _of(stage, PERSON, f"failed{code}: retry it or skip it")
-
-
-def _lets_go_on(stage: Stage) -> bool:
-    return stage.state in SATISFIED_STAGE or (stage.state == StageState.FAILED and stage.run_next_if_failed)
 
 
 def _of(stage: Stage, holder: str, cause: str, next_look: datetime | None = None) -> Blocker:

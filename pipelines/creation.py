@@ -17,7 +17,7 @@ from typing import Any
 import rfc8785
 from django.db import transaction
 
-from pipelines import context, wake
+from pipelines import checkpoints, context, wake
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.ids import new_id
@@ -91,6 +91,9 @@ def with_defaults(stage: Mapping[str, Any]) -> dict[str, Any]:
     filled = {**STAGE_DEFAULTS, **stage}
     filled["depends_on"] = filled["depends_on"] or None  # an empty list waits for what no list waits for
     filled["options"] = {**OPTION_DEFAULTS, **(stage.get("options") or {})}
+    if filled.get("effect_protocol") == "none":
+        # came after the first fingerprints and digests were kept: saying its default must not change them
+        del filled["effect_protocol"]
     return filled
 
 
@@ -186,6 +189,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
                 "depends_on": needed,
                 "run_next_if_failed": stage["run_next_if_failed"],
                 "effect_mode": stage["effect_mode"],
+                "effect_protocol": stage.get("effect_protocol", "none"),
                 "approval": stage["approval"],
                 "options": stage["options"],
                 "state": "ready" if not needed and not gated else "pending",
@@ -196,22 +200,23 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         WITH run AS (
             INSERT INTO pipelines_run (id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
                 status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
-                created_at, updated_at, deadline_at, failure_code, failure_message)
+                created_at, updated_at, deadline_at, failure_code, failure_message, policy_digest)
             VALUES (%(run)s, %(workspace)s, %(application)s, %(environment)s, %(pipeline)s, %(release)s, %(name)s,
                 'queued', false, '', %(input)s, %(keywords)s::jsonb, %(trace_id)s, %(traceparent)s, %(tracestate)s,
                 %(user)s, recourse_now(), recourse_now(),
-                recourse_now() + make_interval(secs => %(deadline)s::float), '', '')
+                recourse_now() + make_interval(secs => %(deadline)s::float), '', '',
+                recourse_policy_digest(%(workspace)s))
         ), stage AS (
             INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
-                handler, description, input, depends_on, run_next_if_failed, effect_mode, approval, options, state,
-                available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code,
+                handler, description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval,
+                options, state, available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code,
                 last_error_message, failure_disposition, stale)
             SELECT id, %(run)s, recourse_now(), %(application)s, %(environment)s, position, name, handler, description,
-                input, depends_on, run_next_if_failed, effect_mode, approval, options, state,
+                input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval, options, state,
                 CASE WHEN state = 'ready' THEN recourse_now() END, 1, 0, 0, 0, '', '', '', false
             FROM json_to_recordset(%(stages)s::json) AS s(id uuid, position int, name text, handler text,
                 description text, input text, depends_on smallint[], run_next_if_failed boolean, effect_mode text,
-                approval jsonb, options jsonb, state text)
+                effect_protocol text, approval jsonb, options jsonb, state text)
         ), queue AS (
             INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at)
             SELECT id, %(application)s, %(environment)s, handler, recourse_now()
@@ -255,6 +260,15 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         },
     )
     context.save(context.rows(run_id, intent.context_items, None))
+    checkpoints.write_first(
+        checkpoints.NewRun(
+            id=run_id,
+            workspace_id=place.workspace_id,
+            environment_id=place.environment_id,
+            release_id=release_id,
+            stages=[checkpoints.NewStage(row["id"], row["position"], row["name"], row["state"]) for row in rows],
+        )
+    )
     if any(row["state"] == "pending" and not row["depends_on"] for row in rows):
         moves = Moves.lock([run_id], actor=actor)
         moves.settle()

@@ -18,7 +18,7 @@ from pipelines.creation import OPTION_DEFAULTS, STAGE_DEFAULTS
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.models import GateMoment
-from pipelines.models.runs import EffectMode
+from pipelines.models.runs import EffectMode, EffectProtocol
 
 SLUG_LENGTH = 100
 DESCRIPTION = 10_000
@@ -86,7 +86,7 @@ class DefinedStage(Shape):
     run_next_if_failed = Flag(required=False)
     mode = OneOf(["execute"], later=["import"], required=False)
     effect_mode = OneOf(EffectMode.values, required=False)
-    effect_protocol = OneOf(["none"], later=["intent"], required=False)
+    effect_protocol = OneOf(EffectProtocol.values, required=False)
     approval = DefinedApproval(required=False)
     options = Options(required=False)
 
@@ -133,7 +133,9 @@ def with_defaults(clean: dict[str, Any]) -> dict[str, Any]:
 
 def _filled(stage: dict[str, Any]) -> dict[str, Any]:
     defaults = {("needs" if name == "depends_on" else name): value for name, value in STAGE_DEFAULTS.items()}
-    told = {name: value for name, value in stage.items() if name not in ("mode", "effect_protocol")}
+    told = {
+        name: value for name, value in stage.items() if name != "mode" and (name, value) != ("effect_protocol", "none")
+    }
     options = {**OPTION_DEFAULTS, **stage.get("options", {})}
     # an empty list waits for what no list waits for
     return {**defaults, **told, "needs": stage.get("needs") or None, "options": options}

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import wake
+from pipelines import checkpoints, wake
+from pipelines.checkpoints import Mark
 from pipelines.ids import new_id
 from pipelines.sql import database_now, execute, query, recordset
 from pipelines.states import (
@@ -31,20 +32,33 @@ from pipelines.states import (
     ATTEMPT_MOVES,
     CLAIMABLE_STAGE,
     GATE_MOVES,
-    SATISFIED_STAGE,
     STAGE_MOVES,
     TERMINAL_RUN,
     TERMINAL_STAGE,
     AttemptState,
+    CheckpointMoment,
     GateState,
     RunStatus,
     StageFact,
     StageState,
     derive_run_status,
+    lets_go_on,
 )
 
 DEADLINE_EXCEEDED = "deadline_exceeded"  # a run's failure code that no stage can give it
 LONGEST_CAUSE = 255
+
+# After which moves of a stage a run's checkpoint is written (model §2).
+CHECKPOINTS: dict[str, CheckpointMoment] = {
+    **dict.fromkeys(
+        ("succeed", "fail", "give_up_delivery", "give_up_recovery", "doubt", "reconcile_committed", "contradict"),
+        CheckpointMoment.STAGE_END,
+    ),
+    **dict.fromkeys(("wait", "open_gate_before", "approve_after", "approve_before", "deny"), CheckpointMoment.GATE),
+    "skip": CheckpointMoment.SKIP,
+    "retry": CheckpointMoment.RETRY,
+    "rewind": CheckpointMoment.RETRY,
+}
 
 
 class IllegalMove(RuntimeError):
@@ -71,10 +85,12 @@ class RunRow:
     application_id: uuid.UUID
     environment_id: uuid.UUID
     pipeline_id: uuid.UUID | None
+    release_id: uuid.UUID
     name: str
     status: RunStatus
     paused: bool
     pause_reason: str
+    paused_until: datetime | None
     started_at: datetime | str | None  # as the database wrote it, until a move sets it
     finished_at: datetime | str | None
     deadline_at: datetime | None
@@ -109,6 +125,7 @@ class StageRow:
     depends_on: list[int]
     run_next_if_failed: bool
     effect_mode: str
+    effect_protocol: str
     approval: dict[str, Any] | None
     options: dict[str, Any]
     state: StageState
@@ -120,6 +137,8 @@ class StageRow:
     started_at: datetime | str | None
     finished_at: datetime | str | None
     output_id: uuid.UUID | None
+    output_digest: str
+    checkpoint: uuid.UUID | None  # the newest handler state of this epoch
     last_error_code: str
     last_error_message: str
     failure_disposition: str
@@ -151,9 +170,10 @@ class AttemptRow:
 
 
 STAGE_COLUMNS = (
-    "id, run_id, position, name, handler, depends_on, run_next_if_failed, effect_mode, approval, options, state,"
-    " available_at::text, epoch, attempt_number, retry_count, recovery_count, started_at::text, finished_at::text,"
-    " output_id, last_error_code, last_error_message, failure_disposition, stale"
+    "id, run_id, position, name, handler, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval,"
+    " options, state, available_at::text, epoch, attempt_number, retry_count, recovery_count, started_at::text,"
+    " finished_at::text, output_id, output_digest, checkpoint, last_error_code, last_error_message,"
+    " failure_disposition, stale"
 )
 ATTEMPT_COLUMNS = (
     "id, stage_id, run_id, number, epoch, state, session_id, worker, request_digest, expires_at, timeout_seconds,"
@@ -185,6 +205,8 @@ class Moves:
         self._ended: dict[uuid.UUID, dict[str, Any]] = {}  # by stage: the attempt whose end its next move tells
         self._attempts: list[dict[str, Any]] = []
         self._outputs: list[dict[str, Any]] = []
+        self._digests: dict[uuid.UUID, str] = {}  # of the outputs kept here
+        self._marks: dict[uuid.UUID, Mark] = {}  # by run: the checkpoint that is due
         self._gates: list[dict[str, Any]] = []
         self._gate_ends: list[dict[str, Any]] = []
         self._dead_letters: list[dict[str, Any]] = []
@@ -202,9 +224,9 @@ class Moves:
         runs = [
             RunRow(*row)
             for row in query(
-                "SELECT id, workspace_id, application_id, environment_id, pipeline_id, name, status, paused,"
-                " pause_reason, started_at::text, finished_at::text, deadline_at, failure_code, failure_message,"
-                " failure_stage"
+                "SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name, status,"
+                " paused, pause_reason, paused_until, started_at::text, finished_at::text, deadline_at, failure_code,"
+                " failure_message, failure_stage"
                 " FROM pipelines_run WHERE id = ANY(%s) AND workspace_id = coalesce(%s, workspace_id)"
                 " AND application_id = coalesce(%s, application_id) AND environment_id = coalesce(%s, environment_id)"
                 " ORDER BY id FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else ""),
@@ -261,8 +283,7 @@ class Moves:
         except KeyError:
             raise IllegalMove(f"stage {stage.id} cannot {action} from {stage.state}") from None
         origin, stage.state = stage.state, to
-        for name, value in changes.items():
-            setattr(stage, name, value)
+        self._change(stage, changes)
         if to == StageState.READY:
             stage.available_at = self.now
         stage.finished_at = self.now if to in TERMINAL_STAGE else None
@@ -271,6 +292,9 @@ class Moves:
         if ended is not None:
             data, attempt_id = {**ended, **(data or {})}, ended["attempt"]
         self.event(f"stage.{action}", stage.run_id, stage.id, attempt_id, origin, to, reason=reason, data=data)
+        moment = CHECKPOINTS.get(action)
+        if moment is not None:
+            self._marks[stage.run_id] = Mark(moment, stage, attempt_id)
 
     def newly_ready(self) -> list[StageRow]:
         """Stages that became ready in this transaction and may be handed out."""
@@ -288,8 +312,7 @@ class Moves:
 
     def touch(self, stage: StageRow, **changes: Any) -> None:
         """Changes fields of a stage that are not its state."""
-        for name, value in changes.items():
-            setattr(stage, name, value)
+        self._change(stage, changes)
         self._dirty_stages.add(stage.id)
 
     def attempt(self, attempt: AttemptRow, action: str, *, cause: str = "", **changes: Any) -> None:
@@ -338,6 +361,7 @@ class Moves:
         """Keeps an output (JSON text) and returns its id; setting it on the stage is the caller's move."""
         encoded = body.encode()
         output = new_id()
+        self._digests[output] = sha256(encoded).hexdigest()
         self._outputs.append(
             {
                 "id": output,
@@ -346,7 +370,7 @@ class Moves:
                 "attempt": attempt,
                 "body": body,
                 "size": len(encoded),
-                "digest": sha256(encoded).hexdigest(),
+                "digest": self._digests[output],
             }
         )
         return output
@@ -429,12 +453,12 @@ class Moves:
 
     # runs
 
-    def pause(self, run: RunRow, reason: str) -> None:
-        run.paused, run.pause_reason = True, reason[:LONGEST_CAUSE]
+    def pause(self, run: RunRow, reason: str, until: datetime | None = None) -> None:
+        run.paused, run.pause_reason, run.paused_until = True, reason[:LONGEST_CAUSE], until
         self._dirty_runs.add(run.id)
 
     def resume(self, run: RunRow) -> None:
-        run.paused, run.pause_reason = False, ""
+        run.paused, run.pause_reason, run.paused_until = False, "", None
         self._dirty_runs.add(run.id)
 
     def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
@@ -482,9 +506,24 @@ class Moves:
         self._save_dead_letters()
         self._save_runs()
         insert_events(self._events)
+        checkpoints.write((self.runs[run_id], mark) for run_id, mark in self._marks.items())
         wake.announce(self._ready)
 
     # below: how
+
+    def _change(self, stage: StageRow, changes: dict[str, Any]) -> None:
+        for name, value in changes.items():
+            setattr(stage, name, value)
+        if "output_id" in changes:
+            stage.output_digest = self._digest_of(stage.output_id)
+
+    def _digest_of(self, output: uuid.UUID | None) -> str:
+        if output is None:
+            return ""
+        if output not in self._digests:  # kept by an earlier transaction: what a gate was opened with
+            found = query("SELECT digest FROM pipelines_stageoutput WHERE id = %s", [output])
+            self._digests[output] = found[0][0]
+        return self._digests[output]
 
     def _advance(self, run: RunRow) -> None:
         by_position = {stage.position: stage for stage in run.stages}
@@ -492,7 +531,7 @@ class Moves:
             if stage.state != StageState.PENDING and not (stage.stale and stage.state in CLAIMABLE_STAGE):
                 continue
             needed = [by_position[position] for position in stage.depends_on]
-            if not all(_lets_go_on(one) for one in needed):
+            if not all(lets_go_on(one) for one in needed):
                 if stage.state != StageState.PENDING:
                     # it was under way when an earlier stage was retried, and came back: it waits for that one now
                     self.stage(stage, "fall_back", reason="an earlier stage is done again", available_at=None)
@@ -516,10 +555,12 @@ class Moves:
         origin, run.status = run.status, status
         run.finished_at = self.now if status in TERMINAL_RUN else None
         if status in TERMINAL_RUN:
-            run.paused, run.pause_reason = False, ""
+            run.paused, run.pause_reason, run.paused_until = False, "", None
         if not run.is_final:
             self._explain_failure(run)
         self._dirty_runs.add(run.id)
+        if status == RunStatus.PAUSED:
+            self._marks.setdefault(run.id, Mark(CheckpointMoment.PAUSE))
         self.event(f"run.{status}", run.id, None, None, origin, status, reason=reason)
 
     def _explain_failure(self, run: RunRow) -> None:
@@ -567,6 +608,8 @@ class Moves:
                 "started_at": stage.started_at,
                 "finished_at": stage.finished_at,
                 "output_id": stage.output_id,
+                "output_digest": stage.output_digest,
+                "checkpoint": stage.checkpoint,
                 "last_error_code": stage.last_error_code,
                 "last_error_message": stage.last_error_message,
                 "failure_disposition": stage.failure_disposition,
@@ -580,12 +623,13 @@ class Moves:
                 "UPDATE pipelines_stage s SET state = r.state, available_at = r.available_at,"
                 " epoch = r.epoch, attempt_number = r.attempt_number, retry_count = r.retry_count,"
                 " recovery_count = r.recovery_count, started_at = r.started_at, finished_at = r.finished_at,"
-                " output_id = r.output_id,"
+                " output_id = r.output_id, output_digest = r.output_digest, checkpoint = r.checkpoint,"
                 " last_error_code = r.last_error_code, last_error_message = r.last_error_message,"
                 " failure_disposition = r.failure_disposition, stale = r.stale FROM json_to_recordset(%s::json) AS"
                 " r(id uuid, state text, available_at timestamptz, epoch int, attempt_number int, retry_count int,"
                 " recovery_count int, started_at timestamptz, finished_at timestamptz, output_id uuid,"
-                " last_error_code text, last_error_message text, failure_disposition text, stale boolean)"
+                " output_digest text, checkpoint uuid, last_error_code text, last_error_message text,"
+                " failure_disposition text, stale boolean)"
                 " WHERE s.id = r.id",
                 [recordset(dirty)],
             )
@@ -664,6 +708,7 @@ class Moves:
                 "status": run.status,
                 "paused": run.paused,
                 "pause_reason": run.pause_reason,
+                "paused_until": run.paused_until,
                 "started_at": run.started_at,
                 "finished_at": run.finished_at,
                 "failure_code": run.failure_code,
@@ -676,11 +721,12 @@ class Moves:
         if dirty:
             execute(
                 "UPDATE pipelines_run t SET status = r.status, paused = r.paused, pause_reason = r.pause_reason,"
-                " started_at = r.started_at, finished_at = r.finished_at, failure_code = r.failure_code,"
-                " failure_message = r.failure_message, failure_stage = r.failure_stage, updated_at = %s"
+                " paused_until = r.paused_until, started_at = r.started_at, finished_at = r.finished_at,"
+                " failure_code = r.failure_code, failure_message = r.failure_message, failure_stage = r.failure_stage,"
+                " updated_at = %s"
                 " FROM json_to_recordset(%s::json) AS r(id uuid, status text, paused boolean, pause_reason text,"
-                " started_at timestamptz, finished_at timestamptz, failure_code text, failure_message text,"
-                " failure_stage uuid) WHERE t.id = r.id AND t.id = ANY(%s)",
+                " paused_until timestamptz, started_at timestamptz, finished_at timestamptz, failure_code text,"
+                " failure_message text, failure_stage uuid) WHERE t.id = r.id AND t.id = ANY(%s)",
                 [self.now, recordset(dirty), [row["id"] for row in dirty]],
             )
 
@@ -723,7 +769,3 @@ def insert_events(events: Sequence[dict[str, Any]]) -> None:
 
 def _is_queued(run: RunRow, stage: StageRow) -> bool:
     return stage.state in CLAIMABLE_STAGE and not run.paused and not run.is_terminal
-
-
-def _lets_go_on(stage: StageRow) -> bool:
-    return stage.state in SATISFIED_STAGE or (stage.state == StageState.FAILED and stage.run_next_if_failed)

@@ -15,8 +15,7 @@ from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import Environment, Pipeline, Release
-from pipelines.models.base import RecourseNow
-from pipelines.sql import query
+from pipelines.sql import execute, query
 from pipelines.states import ReleaseStatus
 
 
@@ -117,6 +116,10 @@ def _put_in_force(release: Release) -> bool:
         Release.objects.filter(pipeline=pipeline, environment=environment, status=ReleaseStatus.ACTIVE).update(
             status=ReleaseStatus.SUPERSEDED
         )
-        Release.objects.filter(id=release.id).update(status=ReleaseStatus.ACTIVE, activated_at=RecourseNow())
+        execute(
+            "UPDATE pipelines_release SET status = 'active', activated_at = recourse_now(),"
+            " policy_digest = recourse_policy_digest(workspace_id) WHERE id = %s",
+            [release.id],
+        )
         release.refresh_from_db()
     return True

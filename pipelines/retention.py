@@ -34,6 +34,9 @@ class Dependent:
 
 # children before their parents; other apps add theirs with `goes_with_run`
 DEPENDENTS = [
+    Dependent("pipelines_checkpointevidence", "checkpoint_id", "pipelines_checkpoint"),
+    Dependent("pipelines_checkpoint", "run_id"),
+    Dependent("pipelines_effect", "run_id"),
     Dependent("pipelines_gatedecision", "gate_id", "pipelines_gate"),
     Dependent("pipelines_gate", "stage_id", "pipelines_stage"),
     Dependent("pipelines_logline", "attempt_id", "pipelines_attempt"),
@@ -51,9 +54,10 @@ DEPENDENTS = [
 ]
 
 
-def goes_with_run(table: str, column: str = "run_id") -> None:
-    """For an app above this one: rows of its table that point at a run are removed with it, first of all."""
-    dependent = Dependent(table, column)
+def goes_with_run(table: str, column: str = "run_id", parent: str = "pipelines_run") -> None:
+    """For an app above this one: rows of its table that hang on a run are removed with it, first of all; told last,
+    gone first."""
+    dependent = Dependent(table, column, parent)
     if dependent not in DEPENDENTS:
         DEPENDENTS.insert(0, dependent)
 

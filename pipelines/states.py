@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from django.db.models import TextChoices
 
@@ -74,6 +75,41 @@ class DeadLetterReason(TextChoices):
     UNDELIVERABLE = "undeliverable"
 
 
+class EffectClass(TextChoices):
+    INTERNAL_STATE = "internal_state"  # within the run's own state: needs neither key nor evidence
+    MODEL_PROVIDER = "model_provider"
+    RETRIEVAL = "retrieval"
+    EXTERNAL_HTTP = "external_http"
+    TOOL_SIDE_EFFECT = "tool_side_effect"
+    MEMORY_WRITE = "memory_write"
+    EVIDENCE_WRITE = "evidence_write"
+    ARTIFACT_WRITE = "artifact_write"
+    HUMAN_APPROVAL = "human_approval"
+    RUNTIME_LIMIT = "runtime_limit"
+    POLICY_OBLIGATION = "policy_obligation"
+
+
+class EffectState(TextChoices):
+    DECLARED = "declared"  # the intent; left by the worker's outcome, or by its end, which makes it unknown
+    COMMITTED = "committed"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"  # left by a person's reconciliation
+    RECONCILED_COMMITTED = "reconciled_committed"
+    RECONCILED_ABSENT = "reconciled_absent"
+    CONTRADICTED = "contradicted"
+
+
+class CheckpointMoment(TextChoices):
+    RUN_START = "run_start"
+    STAGE_END = "stage_end"
+    SKIP = "skip"
+    GATE = "gate"
+    PAUSE = "pause"
+    RETRY = "retry"  # what is done has changed: the newest checkpoint must not say otherwise
+    HANDLER = "handler"  # a handler asked for it, or the runtime did
+    RESTORED = "restored"  # handed to a fork with the state of its source
+
+
 class SessionState(TextChoices):
     ACTIVE = "active"
     DRAINING = "draining"  # shut down by its worker; what it holds may still be finished, nothing more is handed out
@@ -132,6 +168,9 @@ STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
         S.FAILED: S.SKIPPED,
         S.NEEDS_RECONCILIATION: S.SKIPPED,
     },
+    "reconcile_committed": {S.NEEDS_RECONCILIATION: S.COMPLETED},
+    "reconcile_absent": {S.NEEDS_RECONCILIATION: S.READY},
+    "contradict": {S.NEEDS_RECONCILIATION: S.FAILED},
     "cancel": {state: S.CANCELLED for state in StageState if state not in TERMINAL_STAGE},
 }
 
@@ -173,7 +212,34 @@ RUN_VERBS: dict[str, frozenset[RunStatus]] = {
     "resume": frozenset({RunStatus.PAUSING, RunStatus.PAUSED}),
     "cancel": frozenset(RunStatus) - TERMINAL_RUN,
 }
+EFFECT_MOVES: dict[str, dict[EffectState, EffectState]] = {
+    # the worker, or its end
+    "commit": {EffectState.DECLARED: EffectState.COMMITTED},
+    "deny": {EffectState.DECLARED: EffectState.ABSENT},
+    "doubt": {EffectState.DECLARED: EffectState.UNKNOWN},
+    # people
+    "reconcile_committed": {EffectState.UNKNOWN: EffectState.RECONCILED_COMMITTED},
+    "reconcile_absent": {EffectState.UNKNOWN: EffectState.RECONCILED_ABSENT},
+    "contradict": {EffectState.UNKNOWN: EffectState.CONTRADICTED},
+}
+OPEN_EFFECT = frozenset({EffectState.DECLARED, EffectState.UNKNOWN})
+COMMITTED_EFFECT = frozenset({EffectState.COMMITTED, EffectState.RECONCILED_COMMITTED})
+
 RUN_NO_OPS: dict[str, frozenset[RunStatus]] = {"cancel": frozenset({RunStatus.CANCELLED})}
+
+
+class MayGoOn(Protocol):
+    """A stage as far as those behind it care."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def run_next_if_failed(self) -> bool: ...
+
+
+def lets_go_on(stage: MayGoOn) -> bool:
+    """Whether what waits for the stage may go on: it is completed, skipped, or a bypassed failure."""
+    return stage.state in SATISFIED_STAGE or (stage.state == S.FAILED and stage.run_next_if_failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +259,7 @@ def derive_run_status(stages: Iterable[StageFact], *, started: bool, paused: boo
     states = {fact.state for fact in stages}
     unfinished = states - TERMINAL_STAGE - {S.PENDING}
     if not unfinished:
-        good = all(
-            fact.state in SATISFIED_STAGE or (fact.state == S.FAILED and fact.run_next_if_failed) for fact in stages
-        )
+        good = all(lets_go_on(fact) for fact in stages)
         return RunStatus.COMPLETED if good else RunStatus.FAILED
     active = bool(states & ACTIVE_STAGE)
     if paused:

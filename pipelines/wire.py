@@ -110,7 +110,7 @@ def job_body(job: Job) -> dict[str, Any]:
         "contextItems": job.context_items,
         "timeoutSeconds": job.timeout_seconds,
         "effectMode": stage.effect_mode,
-        "effectProtocol": "none",
+        "effectProtocol": stage.effect_protocol,
         "idempotencyKey": job.idempotency_key,
         "deadlineAt": _time(job.deadline_at),
         "traceparent": job.traceparent or None,

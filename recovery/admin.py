@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from pipelines.tenant_admin import TenantAdmin
-from recovery.models import Operation
+from recovery.models import EffectEvidence, Operation, OperationDecision, Reconciliation
 
 
 @admin.register(Operation)
@@ -13,3 +13,27 @@ class OperationAdmin(TenantAdmin):
     found_by = ("pk", "run")
     list_display = ("id", "kind", "run_id", "state", "disposition", "requested_by", "channel", "created_at")
     list_select_related = ("requested_by",)
+
+
+@admin.register(OperationDecision)
+class OperationDecisionAdmin(TenantAdmin):
+    tenant = "operation__workspace"
+    found_by = ("operation",)
+    list_display = ("operation_id", "user", "approved", "at")
+    list_select_related = ("user",)
+
+
+@admin.register(EffectEvidence)
+class EffectEvidenceAdmin(TenantAdmin):
+    tenant = "effect__run__workspace"
+    found_by = ("pk", "effect")
+    list_display = ("id", "effect_id", "source", "sealed", "clean", "user", "at")
+    list_select_related = ("user",)
+
+
+@admin.register(Reconciliation)
+class ReconciliationAdmin(TenantAdmin):
+    tenant = "run__workspace"
+    found_by = ("pk", "run")
+    list_display = ("id", "run_id", "stage_id", "effect_id", "outcome", "user", "at")
+    list_select_related = ("user",)

@@ -9,4 +9,7 @@ class RecoveryConfig(AppConfig):
     def ready(self) -> None:
         from pipelines import retention
 
+        retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
+        retention.goes_with_run("recovery_reconciliation")
         retention.goes_with_run("recovery_operation")
+        retention.goes_with_run("recovery_operationdecision", "operation_id", "recovery_operation")

@@ -1,4 +1,4 @@
-"""Operations: recovery actions that somebody asked for, with their verdict and their result."""
+"""Operations: recovery actions that somebody asked for, with verdict and result; and what is known of effects."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from django.db import models
 from django.db.models import Q
 
 from pipelines.ids import new_id
-from pipelines.models import Run, Stage, Workspace
-from pipelines.models.base import RecourseNow, closed_set
-from recovery.states import Disposition, OperationKind, OperationState
+from pipelines.models import Effect, Run, Stage, Workspace
+from pipelines.models.base import RecourseNow, closed_set, insert_only
+from recovery.states import TERMINAL_OPERATION, Disposition, OperationKind, OperationState, Outcome
 
 
 class Operation(models.Model):
@@ -27,8 +27,16 @@ class Operation(models.Model):
     reason = models.TextField(blank=True)
     state = models.CharField(max_length=20, choices=OperationState.choices)
     disposition = models.CharField(max_length=40, choices=Disposition.choices)
+    reasons = models.JSONField(default=list, help_text="of the disposition: [{code, text, effect_id?, stage?}]")
+    plan = models.JSONField(null=True, help_text="what was asked for and judged, as it was shown")
+    plan_digest = models.CharField(max_length=64, blank=True)
+    request = models.JSONField(default=dict, help_text="the request after its defaults, to carry it out later")
+    target = models.UUIDField(null=True, unique=True, help_text="of a fork: the reserved id of the new run (I10)")
+    checkpoint = models.UUIDField(null=True, help_text="what a rerun starts from")
+    resolved_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+")
     result = models.JSONField(default=dict)
     created_at = models.DateTimeField(db_default=RecourseNow())
+    updated_at = models.DateTimeField(db_default=RecourseNow())
 
     class Meta:
         constraints = [
@@ -39,7 +47,71 @@ class Operation(models.Model):
             closed_set("state", OperationState, "operation_state_known"),
             closed_set("disposition", Disposition, "operation_disposition_known"),
         ]
-        indexes = [models.Index(fields=["workspace", "-created_at", "-id"], name="operation_newest")]
+        indexes = [
+            models.Index(fields=["workspace", "-created_at", "-id"], name="operation_newest"),
+            # what waits for a person, and what the sweep carries on
+            models.Index(
+                fields=["state", "updated_at"],
+                name="operation_unfinished",
+                condition=~Q(state__in=sorted(TERMINAL_OPERATION)),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
+
+
+class OperationDecision(models.Model):
+    """What somebody decided about an operation in review or awaiting approval; only ever added."""
+
+    operation = models.ForeignKey(Operation, models.CASCADE, related_name="decisions")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    approved = models.BooleanField()
+    reason = models.TextField(blank=True)
+    at = models.DateTimeField(db_default=RecourseNow())
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["operation", "user"], name="operation_decision_once_per_person")]
+        triggers = [insert_only("operation_decision_insert_only")]
+
+
+class EffectEvidence(models.Model):
+    """A summary of what an outside system says about an effect; only ever added.
+
+    Sealed: it came with the SHA-256 of its RFC 8785 form. The console signs what it stores.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    effect = models.ForeignKey(Effect, models.CASCADE, related_name="evidence")
+    source = models.CharField(max_length=255)
+    summary = models.TextField(help_text="canonical JSON")
+    sealed = models.BooleanField()
+    clean = models.BooleanField()
+    digest = models.CharField(max_length=64)
+    algorithm = models.CharField(max_length=20, blank=True)
+    key_id = models.CharField(max_length=64, blank=True)
+    signature = models.CharField(max_length=128, blank=True)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    at = models.DateTimeField(db_default=RecourseNow())
+
+    class Meta:
+        verbose_name_plural = "effect evidence"
+        triggers = [insert_only("effect_evidence_insert_only")]
+
+
+class Reconciliation(models.Model):
+    """What somebody found out about an effect, or about a stage as a whole; only ever added."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    run = models.ForeignKey(Run, models.CASCADE, related_name="reconciliations", db_constraint=False)
+    stage = models.ForeignKey(Stage, models.CASCADE, related_name="reconciliations", db_constraint=False)
+    effect = models.ForeignKey(Effect, models.CASCADE, null=True, related_name="reconciliations")
+    outcome = models.CharField(max_length=20, choices=Outcome.choices)
+    evidence = models.ForeignKey(EffectEvidence, models.CASCADE, null=True, related_name="+")
+    note = models.TextField(blank=True)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    at = models.DateTimeField(db_default=RecourseNow())
+
+    class Meta:
+        constraints = [closed_set("outcome", Outcome, "reconciliation_outcome_known")]
+        triggers = [insert_only("reconciliation_insert_only")]

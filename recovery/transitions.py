@@ -21,7 +21,7 @@ from pipelines.errors import Refusal
 from pipelines.graph import descendants
 from pipelines.moves import Moves, RunRow, StageRow
 from pipelines.sql import execute, query
-from pipelines.states import CLAIMABLE_STAGE, SATISFIED_STAGE, STAGE_MOVES, RunStatus, StageState
+from pipelines.states import CLAIMABLE_STAGE, STAGE_MOVES, RunStatus, StageState, lets_go_on
 from pipelines.transitions import cancel, lock_run, pause, resume
 from recovery.models import Operation
 from recovery.states import Disposition, OperationKind, OperationState
@@ -366,11 +366,7 @@ def _step_back(moves: Moves, stage: StageRow, reason: str) -> None:
 
 def _begin_epoch(moves: Moves, run: RunRow, stage: StageRow, reason: str) -> None:
     by_position = _by_position(run)
-    may_start = all(
-        by_position[position].state in SATISFIED_STAGE
-        or (by_position[position].state == StageState.FAILED and by_position[position].run_next_if_failed)
-        for position in stage.depends_on
-    )
+    may_start = all(lets_go_on(by_position[position]) for position in stage.depends_on)
     gated = (stage.approval or {}).get("when") == "before"
     # what waits for a dependency or a gate goes back to pending, and settling moves it on from there
     action = "retry" if may_start and not gated else "rewind"
@@ -383,6 +379,7 @@ def _new_epoch(stage: StageRow) -> dict[str, Any]:
         "retry_count": 0,
         "recovery_count": 0,
         "output_id": None,
+        "checkpoint": None,
         "available_at": None,
         "started_at": None,
         "last_error_code": "",

@@ -25,7 +25,7 @@ from pipelines.api.shapes import (
     Whole,
 )
 from pipelines.models import GateMoment
-from pipelines.models.runs import EffectMode
+from pipelines.models.runs import EffectMode, EffectProtocol
 from pipelines.states import RunStatus, StageState
 
 NAME = 255
@@ -91,15 +91,14 @@ class StageIntent(Camel):
     run_next_if_failed = Flag(required=False)
     mode = OneOf(["execute"], later=["import"], required=False)
     effect_mode = OneOf(EffectMode.values, required=False)
-    effect_protocol = OneOf(["none"], later=["intent"], required=False)
+    effect_protocol = OneOf(EffectProtocol.values, required=False)
     approval = Approval(required=False)
     options = CamelOptions(required=False)
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
-        # their one accepted word is the default: the engine does not know them yet
+        # its one accepted word is the default: the engine does not know it yet
         clean.pop("mode", None)
-        clean.pop("effect_protocol", None)
         return []
 
 
@@ -396,7 +395,7 @@ class JobView(Camel):
     context_items = ListOf(child=ContextItem())
     timeout_seconds = Number(min_value=0, max_value=TEN_YEARS, allow_null=True)
     effect_mode = OneOf(EffectMode.values)
-    effect_protocol = OneOf(["none"])
+    effect_protocol = OneOf(EffectProtocol.values)
     idempotency_key = Text()
     deadline_at = Moment(allow_null=True)
     traceparent = Text(allow_null=True)

@@ -8,6 +8,7 @@ from pipelines.models.attempts import (
     LogLine,
     WorkerSession,
 )
+from pipelines.models.checkpoints import Checkpoint, CheckpointEvidence, LocalKeyring
 from pipelines.models.definitions import (
     ApiKey,
     Application,
@@ -23,11 +24,13 @@ from pipelines.models.definitions import (
     Role,
     Workspace,
 )
+from pipelines.models.effects import Effect
 from pipelines.models.gates import Gate, GateDecision, GateMoment
 from pipelines.models.history import AuditEvent, Event
 from pipelines.models.runs import (
     ContextItem,
     EffectMode,
+    EffectProtocol,
     QueueEntry,
     Run,
     RunIdentity,
@@ -42,9 +45,13 @@ __all__ = [
     "Attempt",
     "AttemptProgress",
     "AuditEvent",
+    "Checkpoint",
+    "CheckpointEvidence",
     "ContextItem",
     "DeadLetter",
+    "Effect",
     "EffectMode",
+    "EffectProtocol",
     "Environment",
     "Event",
     "Gate",
@@ -52,6 +59,7 @@ __all__ = [
     "GateMoment",
     "KeyScope",
     "LateEvidence",
+    "LocalKeyring",
     "LogLine",
     "Member",
     "PersonalToken",

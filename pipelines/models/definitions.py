@@ -177,6 +177,9 @@ class Release(models.Model):
     )
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
     activated_at = models.DateTimeField(null=True, blank=True)
+    policy_digest = models.CharField(
+        max_length=64, blank=True, db_default="", help_text="the policies in force when it was activated"
+    )
 
     class Meta:
         constraints = [

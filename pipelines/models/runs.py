@@ -27,6 +27,11 @@ class EffectMode(models.TextChoices):
     EXTERNAL = "external"
 
 
+class EffectProtocol(models.TextChoices):
+    NONE = "none"
+    INTENT = "intent"  # every act outside is declared before it is done
+
+
 class Run(models.Model):
     """One execution of a release. Whoever writes a stage, attempt or gate of a run holds the lock on its row here."""
 
@@ -40,6 +45,7 @@ class Run(models.Model):
     status = models.CharField(max_length=20, choices=RunStatus.choices, default=RunStatus.QUEUED)
     paused = models.BooleanField(default=False, help_text="a person paused it; status says pausing or paused")
     pause_reason = models.CharField(max_length=255, blank=True)
+    paused_until = models.DateTimeField(null=True, help_text="when a sweep resumes it; a resume by a person clears it")
     input = models.TextField(null=True, help_text="canonical JSON given to a managed run")
     keywords = models.JSONField(default=list, help_text="[{key, value}]")
     trace_id = models.CharField(max_length=255, blank=True)
@@ -47,6 +53,12 @@ class Run(models.Model):
     tracestate = models.CharField(max_length=512, blank=True)
     started_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     recovered_from = models.ForeignKey("self", models.PROTECT, null=True, related_name="forks", db_index=False)
+    recovery = models.JSONField(
+        null=True, help_text="of a fork: {type, original_execution_id, operation_id, checkpoint_id, frozen_input}"
+    )
+    policy_digest = models.CharField(
+        max_length=64, blank=True, db_default="", help_text="the policies in force when it was made"
+    )
     created_at = models.DateTimeField(db_default=RecourseNow())
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -164,6 +176,9 @@ class Stage(models.Model):
     depends_on = ArrayField(models.PositiveSmallIntegerField(), default=list, help_text="positions")
     run_next_if_failed = models.BooleanField(default=False)
     effect_mode = models.CharField(max_length=20, choices=EffectMode.choices, default=EffectMode.IDEMPOTENT)
+    effect_protocol = models.CharField(
+        max_length=20, choices=EffectProtocol.choices, default=EffectProtocol.NONE, db_default=EffectProtocol.NONE
+    )
     approval = models.JSONField(null=True, help_text="{when, expires_in}")
     options = models.JSONField(default=dict)
     state = models.CharField(max_length=20, choices=StageState.choices, default=StageState.PENDING)
@@ -177,6 +192,8 @@ class Stage(models.Model):
     output = models.ForeignKey(
         "StageOutput", models.PROTECT, null=True, related_name="+", db_index=False, db_constraint=False
     )
+    output_digest = models.CharField(max_length=64, blank=True, db_default="")
+    checkpoint = models.UUIDField(null=True, help_text="the newest handler state of this epoch")
     last_error_code = models.CharField(max_length=100, blank=True)
     last_error_message = models.TextField(blank=True)
     failure_disposition = models.CharField(max_length=40, blank=True)
@@ -187,6 +204,7 @@ class Stage(models.Model):
             models.UniqueConstraint(fields=["run", "position"], name="stage_position_once_per_run"),
             closed_set("state", StageState, "stage_state_known"),
             closed_set("effect_mode", EffectMode, "stage_effect_mode_known"),
+            closed_set("effect_protocol", EffectProtocol, "stage_effect_protocol_known"),
         ]
         indexes = [
             # lists of runs by handler or error walk these in the list's own order, newest first
@@ -237,6 +255,7 @@ class StageOutput(models.Model):
     stage = models.ForeignKey(Stage, models.CASCADE, related_name="outputs", db_constraint=False)
     epoch = models.PositiveIntegerField()
     attempt = models.UUIDField(null=True, help_text="none when a person gave it")
+    restored_from = models.UUIDField(null=True, help_text="in a fork: the output of the source that this is a copy of")
     body = models.TextField()
     size = models.PositiveIntegerField(help_text="bytes of UTF-8")
     digest = models.CharField(max_length=64)

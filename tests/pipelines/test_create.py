@@ -347,7 +347,6 @@ STAGE = {"stageName": "a", "stageHandlerName": "H"}
     ("changes", "path"),
     [
         ({"stages": [{**STAGE, "mode": "import"}]}, "stages[0].mode"),
-        ({"stages": [{**STAGE, "effectProtocol": "intent"}]}, "stages[0].effectProtocol"),
         ({"stages": [{**STAGE, "recipients": []}]}, "stages[0].recipients"),
         ({"stages": [STAGE, {**STAGE, "stageName": "b", "recipients": ["a"]}]}, "stages[1].recipients"),
         ({"limits": {}}, "limits"),

@@ -71,7 +71,6 @@ def test_a_text_input_is_kept_byte_for_byte() -> None:
     [
         ({"recipients": []}, "stages[0].recipients"),
         ({"mode": "import"}, "stages[0].mode"),
-        ({"effect_protocol": "intent"}, "stages[0].effect_protocol"),
         ({"approval": {"when": "after", "approver_role": "cfo"}}, "stages[0].approval.approver_role"),
         ({"approval": {"when": "after", "count": 2}}, "stages[0].approval.count"),
         ({"approval": {"when": "after", "require_person": True}}, "stages[0].approval.require_person"),

@@ -1,0 +1,62 @@
+"""Signing what must be recognised later: Ed25519 over canonical bytes, with the keys of the workspace."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+from cryptography.exceptions import InvalidSignature
+
+from pipelines import keyring
+
+log = structlog.get_logger(__name__)
+ED25519 = "ed25519"
+
+
+class Verdict(StrEnum):
+    VALID = "valid"
+    INVALID = "invalid"  # no envelope, an unknown algorithm or key, or another text than the one that was signed
+    REVOKED_KEY = "revoked_key"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A signature in base64 and what it was made with. All three blank: it was not signed, and is never trusted."""
+
+    algorithm: str = ""
+    key_id: str = ""
+    signature: str = ""
+
+
+def sign(workspace_id: uuid.UUID, message: bytes) -> Envelope:
+    """Signs with the workspace's active key. Without one the envelope stays blank: work goes on, trust does not."""
+    try:
+        key = keyring.signing_key(workspace_id)
+    except keyring.Unavailable as error:
+        log.error("signing.no_key", workspace=str(workspace_id), why=str(error))
+        return Envelope()
+    return Envelope(ED25519, key.key_id, base64.b64encode(key.private.sign(message)).decode())
+
+
+def verify(workspace_id: uuid.UUID, envelope: Envelope, message: bytes) -> Verdict:
+    """Whether the envelope fits the message, by the key's state as it is now; whatever is missing or odd is invalid."""
+    if envelope.algorithm != ED25519 or not envelope.key_id or not envelope.signature:
+        return Verdict.INVALID
+    try:
+        signature = base64.b64decode(envelope.signature, validate=True)
+    except (binascii.Error, ValueError):
+        return Verdict.INVALID
+    key, state = keyring.public_key(workspace_id, envelope.key_id)
+    if key is None:
+        return Verdict.INVALID
+    if state == "revoked":
+        return Verdict.REVOKED_KEY
+    try:
+        key.verify(signature, message)
+    except InvalidSignature:
+        return Verdict.INVALID
+    return Verdict.VALID
