@@ -144,7 +144,7 @@ def write(marks: Iterable[tuple[RunFacts, Mark]]) -> list[Written]:
     due = list(marks)
     if not due:
         return []
-    newest = dict(
+    newest: dict[uuid.UUID, int] = dict(
         query(
             "SELECT run_id, max(sequence) FROM pipelines_checkpoint WHERE run_id = ANY(%s) GROUP BY run_id",
             [[run.id for run, _ in due]],

@@ -27,7 +27,7 @@ class OperationDecisionAdmin(TenantAdmin):
 class EffectEvidenceAdmin(TenantAdmin):
     tenant = "effect__run__workspace"
     found_by = ("pk", "effect")
-    list_display = ("id", "effect_id", "source", "sealed", "clean", "user", "at")
+    list_display = ("id", "effect_id", "source", "is_sealed", "is_clean", "user", "at")
     list_select_related = ("user",)
 
 
