@@ -17,6 +17,8 @@ import rfc8785
 from recovery.dispositions import Verdict
 from recovery.states import Disposition, OperationKind
 
+NOTHING_TO_REPEAT = Verdict(Disposition.RECOVERY_ALLOWED)
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -75,7 +77,7 @@ class Plan:
     then: tuple[Line, ...] = ()  # what else changes: falls back, goes stale, is let go on, is cancelled
     differences: tuple[Difference, ...] = ()
     may_repeat: tuple[MayRepeat, ...] = ()
-    verdict: Verdict = Verdict(Disposition.RECOVERY_ALLOWED)
+    verdict: Verdict = NOTHING_TO_REPEAT
     agreements: tuple[Agreement, ...] = ()
     environment: str = ""
     source_release_id: str = ""
