@@ -10,7 +10,8 @@ import pytest
 from django.db.models import TextChoices
 
 from pipelines import audit, states
-from recovery.states import OperationState
+from pipelines.signing import Verdict
+from recovery.states import Disposition, OperationState, Outcome
 
 STATIC = Path(__file__).resolve().parents[2] / "static/recourse"
 CSS = "".join((STATIC / name).read_text() for name in ("tokens.css", "console.css", "admin.css"))
@@ -22,10 +23,15 @@ ENUMS: list[type[TextChoices]] = [
     states.DeadLetterState,
     states.SessionState,
     states.ReleaseStatus,
+    states.EffectState,
     OperationState,
+    Disposition,
+    Outcome,
 ]
 EVERY_STATE = sorted(
-    {value for enum in ENUMS for value in enum.values} | {audit.ALLOWED, audit.NO_OP, audit.DENIED, audit.FAILED}
+    {value for enum in ENUMS for value in enum.values}
+    | {str(verdict) for verdict in Verdict}
+    | {audit.ALLOWED, audit.NO_OP, audit.DENIED, audit.FAILED}
 )
 THEMES = ("light", "dark")
 TEXT, CONTROL = 4.5, 3.0  # WCAG 2.2: text, and what is not text
