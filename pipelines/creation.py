@@ -171,52 +171,88 @@ def _under_the_other_name(place: Place, intent: Intent, run_id: uuid.UUID) -> st
     return replace(intent, name=None).fingerprint(place.environment_slug) if intent.name == run_name else None
 
 
-def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:
-    name, stages, release_id, pipeline_id = _resolve(place, intent)
-    depends_on = _dependencies(stages)
-    run_input = None if intent.pipeline is None else rfc8785.dumps(intent.input or {}).decode()
-    rows = []
-    for position, (stage, needed) in enumerate(zip(stages, depends_on, strict=True)):
-        gated = (stage["approval"] or {}).get("when") == "before"
-        rows.append(
-            {
-                "id": new_id(),
-                "position": position,
-                "name": stage["name"],
-                "handler": stage["handler"],
-                "description": stage["description"],
-                "input": stage["input"] if stage["input"] is not None else run_input,
-                "depends_on": needed,
-                "run_next_if_failed": stage["run_next_if_failed"],
-                "effect_mode": stage["effect_mode"],
-                "effect_protocol": stage.get("effect_protocol", "none"),
-                "approval": stage["approval"],
-                "options": stage["options"],
-                "state": "ready" if not needed and not gated else "pending",
-            }
-        )
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A run that is about to be inserted, all decided.
+
+    A stage is a row of `pipelines_stage` as far as it differs from a new one: {id, position, name, handler,
+    description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval, options, state}; of a
+    fork, for what is kept, also {output_id, output_digest, last_error_code, last_error_message, failure_disposition,
+    stale}. `deadline_seconds` counts from now. `words` is what the search finds it by, besides its owners.
+    """
+
+    id: uuid.UUID
+    place: Place
+    name: str
+    release_id: uuid.UUID
+    pipeline_id: uuid.UUID | None
+    input: str | None
+    stages: Sequence[Mapping[str, Any]]
+    keywords: Sequence[Mapping[str, str]]
+    words: str
+    trace: Mapping[str, str]
+    deadline_seconds: float | None
+    user_id: int | None
+    recovered_from: uuid.UUID | None = None
+    recovery: Mapping[str, Any] | None = None
+
+
+def stage_row(stage: Mapping[str, Any], position: int, needed: Sequence[int], text: str | None) -> dict[str, Any]:
+    """A new stage, from its definition in the words of the engine; `text` is what it gets without an input of its own.
+
+    It is ready when it waits for no other stage and for no gate.
+    """
+    gated = (stage["approval"] or {}).get("when") == "before"
+    return {
+        "id": new_id(),
+        "position": position,
+        "name": stage["name"],
+        "handler": stage["handler"],
+        "description": stage["description"],
+        "input": stage["input"] if stage["input"] is not None else text,
+        "depends_on": needed,
+        "run_next_if_failed": stage["run_next_if_failed"],
+        "effect_mode": stage["effect_mode"],
+        "effect_protocol": stage.get("effect_protocol", "none"),
+        "approval": stage["approval"],
+        "options": stage["options"],
+        "state": "ready" if not needed and not gated else "pending",
+    }
+
+
+def insert_run(draft: Draft, *, actor: str, reason: str = "") -> None:
+    """Inserts the run with its stages, queue entries, search words and events, and its first checkpoint.
+
+    In the caller's transaction, which announces what is ready once all is there.
+    """
+    place, rows = draft.place, draft.stages
     query(
         """
         WITH run AS (
             INSERT INTO pipelines_run (id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
                 status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
-                created_at, updated_at, deadline_at, failure_code, failure_message, policy_digest)
+                created_at, updated_at, deadline_at, failure_code, failure_message, policy_digest, recovered_from_id,
+                recovery)
             VALUES (%(run)s, %(workspace)s, %(application)s, %(environment)s, %(pipeline)s, %(release)s, %(name)s,
                 'queued', false, '', %(input)s, %(keywords)s::jsonb, %(trace_id)s, %(traceparent)s, %(tracestate)s,
                 %(user)s, recourse_now(), recourse_now(),
                 recourse_now() + make_interval(secs => %(deadline)s::float), '', '',
-                recourse_policy_digest(%(workspace)s))
+                recourse_policy_digest(%(workspace)s), %(recovered_from)s, %(recovery)s::jsonb)
         ), stage AS (
             INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
                 handler, description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval,
-                options, state, available_at, epoch, attempt_number, retry_count, recovery_count, last_error_code,
-                last_error_message, failure_disposition, stale)
+                options, state, available_at, finished_at, epoch, attempt_number, retry_count, recovery_count,
+                output_id, output_digest, last_error_code, last_error_message, failure_disposition, stale)
             SELECT id, %(run)s, recourse_now(), %(application)s, %(environment)s, position, name, handler, description,
                 input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval, options, state,
-                CASE WHEN state = 'ready' THEN recourse_now() END, 1, 0, 0, 0, '', '', '', false
+                CASE WHEN state = 'ready' THEN recourse_now() END,
+                CASE WHEN state NOT IN ('ready', 'pending') THEN recourse_now() END, 1, 0, 0, 0,
+                output_id, coalesce(output_digest, ''), coalesce(last_error_code, ''),
+                coalesce(last_error_message, ''), coalesce(failure_disposition, ''), coalesce(stale, false)
             FROM json_to_recordset(%(stages)s::json) AS s(id uuid, position int, name text, handler text,
                 description text, input text, depends_on smallint[], run_next_if_failed boolean, effect_mode text,
-                effect_protocol text, approval jsonb, options jsonb, state text)
+                effect_protocol text, approval jsonb, options jsonb, state text, output_id uuid, output_digest text,
+                last_error_code text, last_error_message text, failure_disposition text, stale boolean)
         ), queue AS (
             INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at)
             SELECT id, %(application)s, %(environment)s, handler, recourse_now()
@@ -227,48 +263,92 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
                 || array_to_tsvector(%(owners)s::text[]))
         )
         INSERT INTO pipelines_event (run_id, stage, kind, from_state, to_state, at, actor, reason, data)
-        SELECT %(run)s, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, '', NULL
-        FROM json_to_recordset(%(events)s::json) AS e(stage uuid, kind text, to_state text) RETURNING id
+        SELECT %(run)s, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, coalesce(e.reason, ''), e.data
+        FROM json_to_recordset(%(events)s::json) AS e(stage uuid, kind text, to_state text, reason text, data jsonb)
+        RETURNING id
         """,
         {
-            "run": run_id,
+            "run": draft.id,
             "workspace": place.workspace_id,
             "application": place.application_id,
             "environment": place.environment_id,
-            "pipeline": pipeline_id,
-            "release": release_id,
-            "name": name,
-            "input": run_input,
-            "keywords": json.dumps(list(intent.keywords)),
-            "trace_id": intent.trace.get("trace_id", ""),
-            "traceparent": intent.trace.get("traceparent", ""),
-            "tracestate": intent.trace.get("tracestate", ""),
-            "user": user_id,
-            "deadline": intent.deadline_seconds,
+            "pipeline": draft.pipeline_id,
+            "release": draft.release_id,
+            "name": draft.name,
+            "input": draft.input,
+            "keywords": json.dumps(list(draft.keywords)),
+            "trace_id": draft.trace.get("trace_id", ""),
+            "traceparent": draft.trace.get("traceparent", ""),
+            "tracestate": draft.trace.get("tracestate", ""),
+            "user": draft.user_id,
+            "deadline": draft.deadline_seconds,
+            "recovered_from": draft.recovered_from,
+            "recovery": None if draft.recovery is None else json.dumps(draft.recovery),
             "stages": recordset(rows),
-            "words": _words(name, intent),
+            "words": draft.words[: context.SEARCHED_CHARACTERS],
             "owners": list(context.owner_words(place.workspace_id, place.application_id, place.environment_id)),
             "actor": actor,
-            "events": recordset(
-                [{"stage": None, "kind": "run.create", "to_state": "queued"}]
-                + [
-                    {"stage": row["id"], "kind": "stage.make_ready", "to_state": "ready"}
-                    for row in rows
-                    if row["state"] == "ready"
-                ]
-            ),
+            "events": recordset(_beginnings(draft, reason)),
         },
     )
-    context.save(context.rows(run_id, intent.context_items, None))
     checkpoints.write_first(
         checkpoints.NewRun(
-            id=run_id,
+            id=draft.id,
             workspace_id=place.workspace_id,
             environment_id=place.environment_id,
-            release_id=release_id,
-            stages=[checkpoints.NewStage(row["id"], row["position"], row["name"], row["state"]) for row in rows],
+            release_id=draft.release_id,
+            stages=[
+                checkpoints.NewStage(
+                    row["id"],
+                    row["position"],
+                    row["name"],
+                    row["state"],
+                    output_digest=row.get("output_digest", ""),
+                    run_next_if_failed=row["run_next_if_failed"],
+                )
+                for row in rows
+            ],
         )
     )
+
+
+def _beginnings(draft: Draft, reason: str) -> list[dict[str, Any]]:
+    """The events of a new run: its creation, what is ready at once, and what a fork keeps of its source."""
+    first: dict[str, Any] = {"kind": "run.create", "stage": None, "to_state": "queued"}
+    if draft.recovery is not None:
+        first |= {"kind": "run.fork", "reason": reason, "data": draft.recovery}
+    events = [first]
+    for row in draft.stages:
+        if row["state"] == "ready":
+            events.append({"stage": row["id"], "kind": "stage.make_ready", "to_state": "ready"})
+        elif row["state"] != "pending":
+            events.append({"stage": row["id"], "kind": "stage.restore", "to_state": row["state"]})
+    return events
+
+
+def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:
+    name, stages, release_id, pipeline_id = _resolve(place, intent)
+    run_input = None if intent.pipeline is None else rfc8785.dumps(intent.input or {}).decode()
+    rows = [
+        stage_row(stage, position, needed, run_input)
+        for position, (stage, needed) in enumerate(zip(stages, _dependencies(stages), strict=True))
+    ]
+    draft = Draft(
+        id=run_id,
+        place=place,
+        name=name,
+        release_id=release_id,
+        pipeline_id=pipeline_id,
+        input=run_input,
+        stages=rows,
+        keywords=intent.keywords,
+        words=_words(name, intent),
+        trace=intent.trace,
+        deadline_seconds=intent.deadline_seconds,
+        user_id=user_id,
+    )
+    insert_run(draft, actor=actor)
+    context.save(context.rows(run_id, intent.context_items, None))
     if any(row["state"] == "pending" and not row["depends_on"] for row in rows):
         moves = Moves.lock([run_id], actor=actor)
         moves.settle()
@@ -311,5 +391,4 @@ def _dependencies(stages: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 def _words(name: str, intent: Intent) -> str:
     open_items = [item for item in intent.context_items if not item.get("is_sensitive")]
-    words = " ".join([name, *(f"{pair['key']} {pair['value']}" for pair in [*intent.keywords, *open_items])])
-    return words[: context.SEARCHED_CHARACTERS]
+    return " ".join([name, *(f"{pair['key']} {pair['value']}" for pair in [*intent.keywords, *open_items])])

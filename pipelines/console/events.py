@@ -35,6 +35,7 @@ class Told:
 
 SENTENCES: dict[str, str] = {
     "run.create": "{who} created the run",
+    "run.fork": "{who} made the run out of an earlier one",
     "run.pause": "{who} paused the run",
     "run.resume": "{who} resumed the run",
     "run.cancel": "{who} cancelled the run",
@@ -48,6 +49,7 @@ SENTENCES: dict[str, str] = {
     "run.completed": "The run completed",
     "run.failed": "The run failed",
     "run.cancelled": "{who} cancelled the run",
+    "stage.restore": "{stage} was kept as it was in the source",
     "stage.make_ready": "{stage} is ready: it waits for no other stage",
     "stage.open_gate_before": "{stage} waits for a decision before it starts",
     "stage.dispatch": "{stage} was handed out{attempt}",
