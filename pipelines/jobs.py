@@ -49,6 +49,7 @@ class Job:
     deadline_at: datetime | None
     traceparent: str
     lease: Lease | None
+    recovery: dict[str, Any] | None = None  # of a fork: what it was made out of
 
     @property
     def idempotency_key(self) -> str:
@@ -70,6 +71,7 @@ class Picked:
     traceparent: str
     environment: str
     pipeline: str | None
+    recovery: str | None = None
 
 
 def make_jobs(picked: Sequence[Picked], now: datetime, *, acquire: bool) -> list[Job]:
@@ -99,6 +101,7 @@ def make_jobs(picked: Sequence[Picked], now: datetime, *, acquire: bool) -> list
                 deadline_at=item.deadline_at,
                 traceparent=item.traceparent,
                 lease=Lease(stage.id, item.attempt_id, True, item.number, lease_end) if acquire else None,
+                recovery=json.loads(item.recovery) if item.recovery else None,
             )
         )
     return jobs

@@ -72,7 +72,8 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
                 ORDER BY head.available_at, head.stage_id LIMIT %(reach)s
             )
             SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
-                s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, recourse_now()
+                s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
+                recourse_now()
             FROM heads
             JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
             JOIN pipelines_stage s ON s.id = q.stage_id
@@ -133,13 +134,13 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
 
     def make() -> list[Job]:
         rows = query(
-            "SELECT s.id, s.input, r.traceparent, e.slug, p.slug FROM pipelines_stage s"
+            "SELECT s.id, s.input, r.traceparent, e.slug, p.slug, r.recovery::text FROM pipelines_stage s"
             " JOIN pipelines_run r ON r.id = s.run_id JOIN pipelines_environment e ON e.id = r.environment_id"
             " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE s.id = ANY(%s)",
             [list(attempt_ids)],
         )
         picked = []
-        for stage_id, text, traceparent, environment, pipeline in rows:
+        for stage_id, text, traceparent, environment, pipeline, recovery in rows:
             stage = moves.stages[stage_id]
             run = moves.runs[stage.run_id]
             picked.append(
@@ -154,6 +155,7 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
                     traceparent=traceparent,
                     environment=environment,
                     pipeline=pipeline,
+                    recovery=recovery,
                 )
             )
         jobs = make_jobs(picked, moves.now, acquire=True)
@@ -299,7 +301,7 @@ def may_touch(holder: Holder, application_id: uuid.UUID, environment_id: uuid.UU
 def _picked(row: tuple[Any, ...]) -> Picked:
     width = len(STAGE_COLUMNS.split(","))
     stage = read_stage(row[:width])
-    text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, _ = row[width:]
+    text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, recovery, _ = row[width:]
     return Picked(
         stage=stage,
         attempt_id=new_id(),
@@ -311,6 +313,7 @@ def _picked(row: tuple[Any, ...]) -> Picked:
         traceparent=traceparent,
         environment=environment,
         pipeline=pipeline,
+        recovery=recovery,
     )
 
 

@@ -115,6 +115,8 @@ def job_body(job: Job) -> dict[str, Any]:
         "deadlineAt": _time(job.deadline_at),
         "traceparent": job.traceparent or None,
     }
+    if job.recovery:
+        body["recovery"] = job.recovery
     if job.lease:
         body["lease"] = lease_body(job.lease)
     return body

@@ -289,12 +289,18 @@ def execution_view(run: Run) -> dict[str, Any]:
     ]
     return {
         **execution_item(run),
-        "inputs": None if run.input is None else json.loads(run.input),
+        "inputs": _inputs(run),
         "context_items": items,
         "keywords": run.keywords,
         "trace_id": run.trace_id or None,
         "started_by": run.started_by.get_username() if run.started_by else None,
     }
+
+
+def _inputs(run: Run) -> dict[str, Any] | None:
+    """What the run was given; in a fork also `_recovery`, which says what it was made out of (O21)."""
+    given = None if run.input is None else json.loads(run.input)
+    return given if run.recovery is None else {**(given or {}), "_recovery": run.recovery}
 
 
 class ApprovalView(Shape):

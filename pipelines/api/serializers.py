@@ -400,6 +400,7 @@ class JobView(Camel):
     deadline_at = Moment(allow_null=True)
     traceparent = Text(allow_null=True)
     lease = LeaseView(required=False)
+    recovery = AnyJson(required=False)
 
 
 class Jobs(Camel):
