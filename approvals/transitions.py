@@ -45,8 +45,7 @@ def decide_gate(stage_id: uuid.UUID, *, actor: Actor, approved: bool, reason: st
     action = "gate.approve" if approved else "gate.reject"
     with audited(actor, action, run=found[0][0], stage=stage_id, reason=reason) as entry:
         moves, run = lock_run(found[0][0], actor)
-        if actor.is_person:
-            actor.require(DECIDE)
+        actor.require(DECIDE)
         stage = moves.stages[stage_id]
         gate = Gate.objects.filter(stage_id=stage_id, epoch=stage.epoch).order_by("-opened_at", "-id").first()
         if gate is not None and _repeats(gate, actor, approved, reason):

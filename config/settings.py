@@ -48,6 +48,7 @@ MIDDLEWARE = [
 
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"
+AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.ModelBackend", "pipelines.access.MemberBackend"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {"default": env.database}
 

@@ -1,28 +1,49 @@
-"""Who may: roles, capabilities, and the actor on whose behalf something is done.
+"""Who may: roles, capabilities, and the actor on whose behalf something is done (model §5, the one place).
 
 Who acts comes from authentication, never from a body. A Django superuser acts only in workspaces of which they are a
-member, in the role they have there.
+member, in the role they have there. Faces that know an `Actor` ask it; Django's own ask
+`user.has_perm(capability, workspace)`, which `MemberBackend` answers from the same table.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
+from django.contrib.auth import get_backends
+from django.contrib.auth.backends import BaseBackend
+
 from pipelines.errors import Refusal
-from pipelines.models import Member, Role
+from pipelines.models import KeyScope, Member, Role, Workspace
 
-VIEW, STEER, RECOVER, DECIDE, RELEASE, ADMINISTER = "view", "steer", "recover", "decide", "release", "administer"
+VIEW, STEER, CANCEL, RECOVER = "view", "steer", "cancel", "recover"
+FORK, FORK_PROTECTED, RESOLVE, DECIDE = "fork", "fork_protected", "resolve", "decide"
+RELEASE, ADMINISTER, CHECKPOINT = "release", "administer", "checkpoint"
 
-# model.md §5: capability → the roles that have it
+_OPERATORS = frozenset({Role.OPERATOR, Role.RELEASE_MANAGER, Role.ADMIN})
+_DECIDERS = frozenset({Role.APPROVER, Role.RELEASE_MANAGER, Role.ADMIN})
+_RELEASERS = frozenset({Role.RELEASE_MANAGER, Role.ADMIN})
+
+# capability → the roles that have it
 CAPABILITIES: dict[str, frozenset[str]] = {
-    VIEW: frozenset(Role.values),
-    STEER: frozenset({Role.OPERATOR, Role.RELEASE_MANAGER, Role.ADMIN}),  # pause, resume, cancel
-    RECOVER: frozenset({Role.OPERATOR, Role.RELEASE_MANAGER, Role.ADMIN}),  # retry, skip, dead letters
-    DECIDE: frozenset({Role.APPROVER, Role.RELEASE_MANAGER, Role.ADMIN}),  # gates, approvals
-    RELEASE: frozenset({Role.RELEASE_MANAGER, Role.ADMIN}),  # pipelines, releases, triggers
-    ADMINISTER: frozenset({Role.ADMIN}),  # environments, applications, keys, policies, members
+    VIEW: frozenset(Role.values),  # also the preview of a plan or a backfill
+    STEER: _OPERATORS,  # pause, resume
+    CANCEL: _OPERATORS,
+    RECOVER: _OPERATORS,  # retry, skip, dead letters
+    FORK: _OPERATORS,  # rerun, replay, backfill
+    FORK_PROTECTED: _RELEASERS,  # the same where the environment is protected; an operator's waits for approval
+    RESOLVE: _DECIDERS,  # operations in review, reconciliation
+    DECIDE: _DECIDERS,  # gates and approval requests, never one's own
+    RELEASE: _RELEASERS,  # pipelines, releases, triggers, calendars
+    ADMINISTER: frozenset({Role.ADMIN}),  # environments, applications, keys, policies, rules, members, signing keys
+    CHECKPOINT: frozenset(),  # the runtime checkpoint routes are for keys alone
+}
+# scope of an API key → what it may do, with its own application's runs of its own environment
+KEY_CAPABILITIES: dict[str, frozenset[str]] = {
+    KeyScope.APPLICATION: frozenset({VIEW, CANCEL, DECIDE}),
+    KeyScope.RUNTIME: frozenset({CHECKPOINT}),
 }
 
 
@@ -37,25 +58,56 @@ class Actor:
     role: str | None = None
     application_id: uuid.UUID | None = None
     environment_id: uuid.UUID | None = None
+    scope: str = KeyScope.APPLICATION
 
     @property
     def is_person(self) -> bool:
         return self.user_id is not None
 
     def may(self, capability: str) -> bool:
+        if self.application_id is not None:
+            return capability in KEY_CAPABILITIES[self.scope]
         return self.role in CAPABILITIES[capability]
 
     def require(self, capability: str) -> None:
         """Refuses with 403 `permission_denied`, saying which right is missing."""
         if not self.may(capability):
-            who = f"a {self.role}" if self.role else "an application"
-            needed = ", ".join(sorted(CAPABILITIES[capability]))
-            raise Refusal("permission_denied", f"{who} may not {capability}; this needs one of: {needed}")
+            who = f"a {self.role}" if self.role else f"a key of scope {self.scope}"
+            needed = ", ".join(sorted(CAPABILITIES[capability])) or "a key of scope runtime"
+            words = capability.replace("_", " ")
+            raise Refusal("permission_denied", f"{who} may not {words}; this needs one of: {needed}")
+
+
+class MemberBackend(BaseBackend):
+    """Answers `user.has_perm(capability, workspace)`: by the user's role as a member there, and by nothing else."""
+
+    def has_perm(self, user_obj: Any, perm: str, obj: Any = None) -> bool:
+        if not isinstance(obj, Workspace) or not user_obj.is_active:
+            return False
+        return role_in(user_obj, obj.pk) in CAPABILITIES.get(perm, ())
+
+
+def hold_to_membership(user_model: Any) -> None:
+    """Has a user's own `has_perm` leave what concerns a workspace to the backends: Django lets superusers past them."""
+    own = user_model.has_perm
+
+    @wraps(own)
+    def has_perm(user: Any, perm: str, obj: Any = None) -> bool:
+        if isinstance(obj, Workspace):
+            return any(backend.has_perm(user, perm, obj) for backend in get_backends())
+        return bool(own(user, perm, obj))
+
+    user_model.has_perm = has_perm
+
+
+def role_in(user: Any, workspace_id: uuid.UUID) -> str | None:
+    """The user's one role in a workspace; None when they are no member of it."""
+    return Member.objects.filter(user_id=user.pk, workspace_id=workspace_id).values_list("role", flat=True).first()
 
 
 def person(user: Any, workspace_id: uuid.UUID, channel: str) -> Actor | None:
     """The user as an actor in a workspace; None when they are no member of it."""
-    role = Member.objects.filter(user=user, workspace_id=workspace_id).values_list("role", flat=True).first()
+    role = role_in(user, workspace_id)
     if role is None:
         return None
     return Actor(name=user.get_username(), workspace_id=workspace_id, channel=channel, user_id=user.pk, role=role)

@@ -5,3 +5,10 @@ class PipelinesConfig(AppConfig):
     """Definitions, runs, stages and the engine that moves them."""
 
     name = "pipelines"
+
+    def ready(self) -> None:
+        from django.contrib.auth import get_user_model
+
+        from pipelines.access import hold_to_membership
+
+        hold_to_membership(get_user_model())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pipelines.access import STEER, Actor
+from pipelines.access import CANCEL, STEER, Actor
 from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
 from pipelines.moves import DEADLINE_EXCEEDED, Moves, Owner, RunRow
@@ -56,8 +56,7 @@ def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelle
     """
     with audited(actor, "run.cancel", run=run_id, reason=reason) as entry:
         moves, run = lock_run(run_id, actor)
-        if actor.is_person:
-            actor.require(STEER)
+        actor.require(CANCEL)
         cancelled = cancel(moves, run, reason)
         if cancelled.repeated:
             entry.outcome = NO_OP
