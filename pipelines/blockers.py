@@ -1,17 +1,22 @@
-"""Why a run does not move: who or what holds each stage, in words, and when the engine looks again. Pure."""
+"""Why a run does not move: who or what holds each stage, in words, and when the engine looks again. Pure.
+
+What other apps know of runs joins by `also`: an operation that waits for somebody, a fork that is not dispatched yet.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from pipelines.models import Attempt, Gate, Run, Stage
+from pipelines.models import Attempt, Effect, Gate, Run, Stage
 from pipelines.states import (
+    CLAIMABLE_STAGE,
     OPERATOR_PAUSE,
     TERMINAL_RUN,
     TERMINAL_STAGE,
+    AttemptState,
     GateState,
     RunStatus,
     StageState,
@@ -24,13 +29,16 @@ NOBODY = "nobody"  # nothing in this run can change it
 NO_WORKER = "no worker"
 CLOCK = "the clock"
 APPLICATION = "the application"
+ENGINE = "the engine"
+NAMED = 3  # of many workers or effects
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """One thing that is waited for. Without a stage it holds the whole run.
+    """One thing that is waited for. Without a stage it holds the whole run, or is about it.
 
-    `next_look`: when the engine itself looks again; without it somebody else must act, or, for NOBODY, nobody can.
+    `next_look`: when the engine itself looks again, at its next sweep where that time is past; without it somebody else
+    must act, or, for NOBODY, nobody can.
     """
 
     holder: str
@@ -41,30 +49,61 @@ class Blocker:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What must be known besides the stages. `workers` maps a handler to the live workers that registered it."""
+class Registered:
+    """A worker session that has registered a handler. `misses` says why it gets nothing of this run; blank: it may."""
 
+    worker: str
+    misses: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What must be known besides the stages."""
+
+    now: datetime
     attempts: Mapping[uuid.UUID, Attempt]  # by stage: the active one
     gates: Mapping[uuid.UUID, Gate]  # by stage: the open one
-    workers: Mapping[str, Sequence[str]]
+    workers: Mapping[str, Sequence[Registered]]  # by handler: those heard of lately
+    effects: Mapping[uuid.UUID, Sequence[Effect]] = field(default_factory=dict)  # by stage: open ones, oldest first
     paused_by: str = ""
     paused_at: datetime | None = None
+
+    @property
+    def draining(self) -> int:
+        """How many attempts still run."""
+        return sum(attempt.state == AttemptState.RUNNING for attempt in self.attempts.values())
+
+
+_others: list[Callable[[Run], list[Blocker]]] = []
+
+
+def also(find: Callable[[Run], list[Blocker]]) -> None:
+    """From now on `find` is asked too, whatever the run's state; its blockers come last."""
+    if find not in _others:
+        _others.append(find)
+
+
+def others(run: Run) -> list[Blocker]:
+    """What other apps know to hold the run."""
+    return [blocker for find in _others for blocker in find(run)]
 
 
 def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> list[Blocker]:
     """The blockers of a run in stage order, a pause first. A completed or cancelled run has none."""
     if run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         return []
-    found = []
     if run.failure_code == "deadline_exceeded":
         return [Blocker(NOBODY, f"the run passed its deadline, {_time(run.deadline_at)}; only a new run helps")]
+    found = []
     if run.paused:
-        found.append(Blocker(around.paused_by or PERSON, _pause(run, around)))
+        found.append(Blocker(around.paused_by or PERSON, _pause(run, around), run.paused_until))
     by_position = {stage.position: stage for stage in stages}
     for stage in stages:
         if stage.state == StageState.FAILED and not stage.run_next_if_failed:
             found.append(_failed(stage))
-        elif stage.state not in TERMINAL_STAGE and run.status not in TERMINAL_RUN:
+        elif stage.state == StageState.PENDING or (
+            stage.state not in TERMINAL_STAGE and run.status not in TERMINAL_RUN
+        ):
             found.extend(_blocks(run, stage, by_position, around))
     return found
 
@@ -78,24 +117,21 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
                 for position in stage.depends_on
                 if not lets_go_on(by_position[position])
             ]
-        case StageState.READY:
-            return [] if run.paused else [_ready(stage, around)]
-        case StageState.RETRY_SCHEDULED:
-            why = f" after {stage.last_error_code}" if stage.last_error_code else ""
+        case StageState.RETRY_SCHEDULED if stage.available_at and stage.available_at > around.now:
             held = "; the run is paused, so it waits longer" if run.paused else ""
-            cause = f"retry {stage.retry_count}{why} is due at {_time(stage.available_at)}{held}"
-            return [_of(stage, CLOCK, cause, stage.available_at)]
+            return [
+                _of(stage, CLOCK, f"{_retry(stage)} is due at {_time(stage.available_at)}{held}", stage.available_at)
+            ]
+        case state if state in CLAIMABLE_STAGE:
+            return [_claimable(run, stage, around)]
         case StageState.DISPATCHED if attempt:
-            cause = f"handed to {_worker(attempt)}, who has until {_time(attempt.expires_at)} to acquire the lease"
-            return [_of(stage, _worker(attempt), cause, attempt.expires_at)]
+            return [_dispatched(stage, attempt, around.now)]
         case StageState.RUNNING if attempt:
-            cause = f"attempt {attempt.number} is leased by {_worker(attempt)} until {_time(attempt.expires_at)}"
-            return [_of(stage, _worker(attempt), cause, attempt.expires_at)]
+            return [_running(stage, attempt, around.now)]
         case StageState.WAITING:
             return [_waiting(stage, around.gates.get(stage.id))]
         case StageState.NEEDS_RECONCILIATION:
-            cause = f"what attempt {stage.attempt_number} did outside is unknown; it needs reconciliation"
-            return [_of(stage, PERSON, cause)]
+            return [_of(stage, PERSON, _uncertain(stage, around.effects.get(stage.id, ())))]
     return []
 
 
@@ -103,31 +139,95 @@ def _pause(run: Run, around: Surroundings) -> str:
     since = f" since {_time(around.paused_at)}" if around.paused_at else ""
     # the code that stands where nobody gave a reason says nothing to a reader
     why = f": {run.pause_reason}" if run.pause_reason not in ("", OPERATOR_PAUSE) else ""
-    finishing = ", running attempts may finish" if run.status == RunStatus.PAUSING else ""
-    return f"paused by {around.paused_by or 'somebody'}{since}{why}; nothing is handed out{finishing}"
+    finishing = ""
+    if run.status == RunStatus.PAUSING:
+        count = around.draining
+        finishing = f", {count} running {'attempt' if count == 1 else 'attempts'} may finish"
+    until = f"; the engine resumes it at {_time(run.paused_until)}" if run.paused_until else ""
+    return f"paused by {around.paused_by or 'somebody'}{since}{why}; nothing is handed out{finishing}{until}"
 
 
-def _ready(stage: Stage, around: Surroundings) -> Blocker:
-    workers = around.workers.get(stage.handler, ())
+def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
     since = f"ready since {_time(stage.available_at)}"
-    if not workers:
+    if stage.state == StageState.RETRY_SCHEDULED:
+        since = f"{_retry(stage)} has been due since {_time(stage.available_at)}"
+    if run.paused:
+        cause = f"{since}; handed out once the run is resumed"
+        return _of(stage, around.paused_by or PERSON, cause, run.paused_until)
+    registered = around.workers.get(stage.handler, ())
+    able = sorted({one.worker for one in registered if not one.misses})
+    if able:
+        count = f"{len(able)} live {'worker' if len(able) == 1 else 'workers'} may pull it"
+        return _of(stage, _listed(able), f"{since}; {count}")
+    if not registered:
         return _of(stage, NO_WORKER, f"{since}; no live worker has registered the handler {stage.handler}")
-    named = ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
-    return _of(stage, named, f"{since}; {len(workers)} live {'worker' if len(workers) == 1 else 'workers'} may pull it")
+    unable = _listed(sorted({f"{one.worker} {one.misses}" for one in registered}))
+    return _of(stage, NO_WORKER, f"{since}; of those with the handler {stage.handler} none may pull it: {unable}")
+
+
+def _dispatched(stage: Stage, attempt: Attempt, now: datetime) -> Blocker:
+    worker = _worker(attempt)
+    if attempt.expires_at <= now:
+        cause = f"{worker} did not acquire the lease until {_time(attempt.expires_at)}; the next sweep takes it back"
+        return _of(stage, ENGINE, cause, attempt.expires_at)
+    cause = f"handed to {worker}, who has until {_time(attempt.expires_at)} to acquire the lease"
+    return _of(stage, worker, cause, attempt.expires_at)
+
+
+def _running(stage: Stage, attempt: Attempt, now: datetime) -> Blocker:
+    """A worker's, or the engine's once the lease or the time-out is past and a sweep is due."""
+    worker = _worker(attempt)
+    if attempt.expires_at <= now:
+        cause = f"the lease of attempt {attempt.number} at {worker} ran out at {_time(attempt.expires_at)}"
+        return _of(stage, ENGINE, f"{cause}; the next sweep decides what becomes of it", attempt.expires_at)
+    if attempt.timeout_at and attempt.timeout_at <= now:
+        cause = f"attempt {attempt.number} at {worker} ran out of its time at {_time(attempt.timeout_at)}"
+        return _of(stage, ENGINE, f"{cause}; the next sweep ends it", attempt.timeout_at)
+    cause = f"attempt {attempt.number} is leased by {worker} until {_time(attempt.expires_at)}"
+    if attempt.timeout_at:
+        cause += f"; its time runs out at {_time(attempt.timeout_at)}"
+    return _of(stage, worker, cause, min(attempt.expires_at, attempt.timeout_at or attempt.expires_at))
 
 
 def _waiting(stage: Stage, gate: Gate | None) -> Blocker:
+    holder, of_whom = _decider(stage.approval or {})
     if gate is None or gate.state != GateState.OPEN:
-        return _of(stage, APPLICATION, "waits for a decision")
+        return _of(stage, holder, f"waits for a decision{of_whom}")
     kind = "before the work" if gate.moment == "before" else "about its result"
     until = f"; it expires at {_time(gate.expires_at)}, and then the stage fails" if gate.expires_at else ""
-    cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{until}"
-    return _of(stage, APPLICATION, cause, gate.expires_at)
+    cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{of_whom}{until}"
+    return _of(stage, holder, cause, gate.expires_at)
+
+
+def _decider(approval: Mapping[str, object]) -> tuple[str, str]:
+    """Who decides: the application, unless a person is required."""
+    role, count = str(approval.get("approver_role") or ""), approval.get("count") or 1
+    if not (role or count != 1 or approval.get("require_person")):
+        return APPLICATION, ""
+    named = role.replace("_", " ") or "person who may decide"
+    return PERSON, f", of {count} {named}{'' if count == 1 else 's'}"
+
+
+def _uncertain(stage: Stage, effects: Sequence[Effect]) -> str:
+    cause = f"what attempt {stage.attempt_number} did outside is unknown; it needs reconciliation"
+    if not effects:
+        return f"{cause}, and nothing of it was declared"
+    return f"{cause}: {_listed([_named(effect) for effect in effects])}"
+
+
+def _named(effect: Effect) -> str:
+    step = f" {effect.step_id}" if effect.step_id else ""
+    key = f" with key {effect.key}" if effect.key else ""
+    return f"{effect.effect_class.replace('_', ' ')}{step}{key} is {effect.state}"
 
 
 def _dependency(stage: Stage) -> str:
+    if stage.state == StageState.FAILED and stage.failure_disposition == "gate_denied":
+        return f"waits for {stage.name}, whose gate was rejected; that is final in this run"
     if stage.state == StageState.FAILED:
         return f"waits for {stage.name}, which failed: retry it or skip it"
+    if stage.state == StageState.NEEDS_RECONCILIATION:
+        return f"waits for {stage.name}, whose effects outside are unknown: reconcile it"
     return f"waits for {stage.name}, which is {stage.get_state_display().lower()}"
 
 
@@ -138,8 +238,16 @@ def _failed(stage: Stage) -> Blocker:
     return _of(stage, PERSON, f"failed{code}: retry it or skip it")
 
 
+def _retry(stage: Stage) -> str:
+    return f"retry {stage.retry_count}" + (f" after {stage.last_error_code}" if stage.last_error_code else "")
+
+
 def _of(stage: Stage, holder: str, cause: str, next_look: datetime | None = None) -> Blocker:
     return Blocker(holder, cause, next_look, stage.id, stage.name)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def _worker(attempt: Attempt) -> str:

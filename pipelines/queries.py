@@ -16,7 +16,7 @@ from django.db.models import Prefetch, QuerySet
 
 from pipelines import listing, policies
 from pipelines.access import Actor
-from pipelines.blockers import Blocker, Surroundings, find_blockers
+from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others
 from pipelines.errors import Refusal
 from pipelines.filters import RunFilter
 from pipelines.models import (
@@ -24,6 +24,7 @@ from pipelines.models import (
     AuditEvent,
     ContextItem,
     DeadLetter,
+    Effect,
     Event,
     Gate,
     Policy,
@@ -36,10 +37,11 @@ from pipelines.models import (
 )
 from pipelines.paging import Cut, Page, page
 from pipelines.retries import PolicyFact, Target, targets
-from pipelines.sql import planned
-from pipelines.states import ACTIVE_ATTEMPT, GateState, SessionState, StageState
+from pipelines.sql import database_now, planned
+from pipelines.states import ACTIVE_ATTEMPT, CLAIMABLE_STAGE, OPEN_EFFECT, GateState, SessionState, StageState
 
 FACET_CAP = 1_000
+REMEMBERED_SECONDS = 3_600  # a worker that fell silent longer ago explains nothing
 ANY_RUN = RunFilter()
 FIRST_PAGE = Cut()
 
@@ -191,19 +193,26 @@ def timeline(run: Run) -> QuerySet[Event]:
 def blockers(run: Run) -> list[Blocker]:
     """Why the run does not move: what each unfinished stage waits for, and until when."""
     found = stages(run)
-    active = Attempt.objects.filter(stage__in=[stage.id for stage in found], state__in=sorted(ACTIVE_ATTEMPT))
-    open_gates = Gate.objects.filter(stage__in=[stage.id for stage in found], state=GateState.OPEN)
+    return find_blockers(run, found, _around(run, found)) + others(run)
+
+
+def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
+    ids = [stage.id for stage in found]
+    active = Attempt.objects.filter(stage__in=ids, state__in=sorted(ACTIVE_ATTEMPT))
+    open_gates = Gate.objects.filter(stage__in=ids, state=GateState.OPEN)
     paused = Event.objects.filter(run=run, kind="run.pause").order_by("-id").first() if run.paused else None
-    return find_blockers(
-        run,
-        found,
-        Surroundings(
-            attempts={attempt.stage_id: attempt for attempt in active},
-            gates={gate.stage_id: gate for gate in open_gates},
-            workers=_live_workers(run, {stage.handler for stage in found if stage.state == StageState.READY}),
-            paused_by=paused.actor if paused else "",
-            paused_at=paused.at if paused else None,
-        ),
+    effects: dict[uuid.UUID, list[Effect]] = {}
+    if any(stage.state == StageState.NEEDS_RECONCILIATION for stage in found):
+        for effect in Effect.objects.filter(run=run, state__in=sorted(OPEN_EFFECT)).order_by("declared_at", "id"):
+            effects.setdefault(effect.stage_id, []).append(effect)
+    return Surroundings(
+        now=database_now(),
+        attempts={attempt.stage_id: attempt for attempt in active},
+        gates={gate.stage_id: gate for gate in open_gates},
+        workers=_registered(run, {stage.handler for stage in found if stage.state in CLAIMABLE_STAGE}),
+        effects=effects,
+        paused_by=paused.actor if paused else "",
+        paused_at=paused.at if paused else None,
     )
 
 
@@ -246,17 +255,36 @@ def is_live(session: WorkerSession, now: datetime) -> bool:
     return session.state == SessionState.ACTIVE and silent <= settings.RECOURSE_LEASE_SECONDS
 
 
-def _live_workers(run: Run, handlers: set[str]) -> dict[str, list[str]]:
+def _registered(run: Run, handlers: set[str]) -> dict[str, list[Registered]]:
+    """By handler: the application's workers that have it and were heard of lately; why some get nothing of this run."""
     if not handlers:
         return {}
     rows = planned(
-        "SELECT h.name, array_agg(DISTINCT w.worker_name ORDER BY w.worker_name) FROM pipelines_workersession w"
-        " CROSS JOIN unnest(w.handlers) h(name) WHERE w.state = 'active' AND h.name = ANY(%s)"
-        " AND w.last_seen_at > recourse_now() - make_interval(secs => %s)"
-        " AND (w.application_id IS NULL OR (w.application_id = %s AND w.environment_id = %s)) GROUP BY h.name",
-        [sorted(handlers), settings.RECOURSE_LEASE_SECONDS, run.application_id, run.environment_id],
+        "SELECT DISTINCT h.name, w.worker_name, w.state, w.last_seen_at > recourse_now() - make_interval(secs => %s),"
+        " e.slug FROM pipelines_workersession w CROSS JOIN unnest(w.handlers) h(name)"
+        " LEFT JOIN pipelines_environment e ON e.id = w.environment_id AND e.id <> %s"
+        " WHERE w.last_seen_at > recourse_now() - make_interval(secs => %s) AND w.state IN ('active', 'draining')"
+        " AND h.name = ANY(%s) AND (w.application_id IS NULL OR w.application_id = %s) ORDER BY h.name, w.worker_name",
+        [
+            settings.RECOURSE_LEASE_SECONDS,
+            run.environment_id,
+            max(settings.RECOURSE_LEASE_SECONDS, REMEMBERED_SECONDS),
+            sorted(handlers),
+            run.application_id,
+        ],
     )
-    return dict(rows)
+    found: dict[str, list[Registered]] = {}
+    for handler, worker, state, is_heard, elsewhere in rows:
+        found.setdefault(handler, []).append(Registered(worker, _misses(state, is_heard, elsewhere)))
+    return found
+
+
+def _misses(state: str, is_heard: bool, elsewhere: str | None) -> str:
+    if elsewhere:
+        return f"has it in {elsewhere} only"
+    if state == SessionState.DRAINING:
+        return "is shutting down"
+    return "" if is_heard else "has been silent for too long"
 
 
 def _policy_view(kind: str, rows: Sequence[Policy], target: Target) -> PolicyView:

@@ -1,38 +1,211 @@
-"""Why a run does not move: what holds it, in words that say no more than is true."""
+"""Why a run does not move: each cause built for real, and read with its holder, its words, and when the engine looks.
+
+P86, I15 and model §3.9: what is told says no more than is true, and names who can change it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from approvals.transitions import decide_gate
 from pipelines import queries, sweeps, transitions
-from pipelines.models import Run
-from tests.cast import Hand, Person, stages_of
+from pipelines.blockers import Blocker
+from pipelines.creation import Place
+from pipelines.models import Attempt, Effect, Environment, Gate, Run, Stage, WorkerSession
+from pipelines.states import EffectClass, EffectState
+from tests.cast import Api, Hand, Person, Worker, stages_of
 from tests.clock import Clock
 
 pytestmark = pytest.mark.django_db
 
 StartRun = Callable[..., Run]
+LEASE, VISIBILITY = 60, 30
+RETRIED = {"name": "load", "options": {"max_retries": 2, "retry_interval": 60}}
+OUTSIDE = {"name": "pay", "effect_mode": "external"}
+
+
+def found(run: Run) -> list[Blocker]:
+    return queries.blockers(Run.objects.get(id=run.id))
 
 
 def told(run: Run) -> list[tuple[str, str, str]]:
-    return [(one.stage, one.holder, one.cause) for one in queries.blockers(Run.objects.get(id=run.id))]
+    return [(one.stage, one.holder, one.cause) for one in found(run)]
 
 
-def test_a_rejected_gate_asks_nobody_to_act(start_run: StartRun, people: dict[str, Person]) -> None:
-    """I9: nothing in this run can change it, so no one is sent to try."""
-    run = start_run({"name": "post", "approval": {"when": "before"}})
-    decide_gate(stages_of(run)[0].id, actor=people["approver"].actor, approved=False, reason="wrong text")
-    assert told(run) == [("post", "nobody", "its gate was rejected; that is final in this run")]
+def only(run: Run) -> Blocker:
+    (one,) = found(run)
+    return one
 
 
-def test_an_open_gate_is_held_by_the_application_that_decides_it(start_run: StartRun) -> None:
-    """P78: until people can decide it, nobody but the application is named."""
-    ((stage, holder, cause),) = told(start_run({"name": "post", "approval": {"when": "before"}}))
-    assert (stage, holder) == ("post", "the application")
-    assert "expires" not in cause, "a gate without a limit is not said to have one"
+def at(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+# stages that wait for stages
+
+
+def test_a_pending_stage_waits_for_the_one_that_runs(start_run: StartRun, hand: Hand) -> None:
+    run = start_run("load", "publish")
+    hand.take()
+    _, publish = found(run)
+    assert (publish.stage, publish.holder, publish.next_look) == ("publish", "load", None)
+    assert publish.cause == "waits for load, which is running"
+
+
+def test_a_pending_stage_behind_a_failure_says_what_helps_also_once_the_run_has_failed(
+    start_run: StartRun, hand: Hand
+) -> None:
+    run = start_run("load", "publish")
+    hand.report(hand.take(), "failed", error_code="UNIQUE")
+    assert Run.objects.get(id=run.id).status == "failed"
+    load, publish = found(run)
+    assert (load.holder, load.cause, load.next_look) == ("a person", "failed with UNIQUE: retry it or skip it", None)
+    assert (publish.holder, publish.cause) == ("load", "waits for load, which failed: retry it or skip it")
+
+
+def test_a_pending_stage_behind_an_uncertain_one_is_not_told_to_retry_it(
+    start_run: StartRun, hand: Hand, clock: Clock
+) -> None:
+    run = start_run(OUTSIDE, "book")
+    _lose(hand, clock)
+    pay, book = found(run)
+    assert pay.holder == "a person"
+    assert (book.holder, book.cause) == ("pay", "waits for pay, whose effects outside are unknown: reconcile it")
+
+
+def test_a_pending_stage_behind_a_bypassed_failure_waits_for_nothing(start_run: StartRun, hand: Hand) -> None:
+    run = start_run({"name": "load", "run_next_if_failed": True}, "publish")
+    hand.report(hand.take(), "failed", error_code="X")
+    assert [stage for stage, _, _ in told(run)] == ["publish"]
+
+
+# stages that wait for workers
+
+
+def test_a_ready_stage_without_a_worker_names_the_handler_that_is_missing(start_run: StartRun) -> None:
+    run = start_run({"name": "load", "handler": "Loader"})
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("no worker", None)
+    assert blocker.cause.endswith("; no live worker has registered the handler Loader")
+
+
+def test_a_ready_stage_with_live_workers_names_them(start_run: StartRun, hand: Hand, new_hand: Any) -> None:
+    for number in range(2, 6):
+        new_hand(f"hand-{number}")
+    new_hand("other", "OtherHandler")
+    blocker = only(start_run("load"))
+    assert blocker.holder == "hand-1, hand-2, hand-3 and 2 more"
+    assert blocker.cause.endswith("; 5 live workers may pull it")
+
+
+def test_a_ready_stage_whose_workers_all_shut_down_says_so(start_run: StartRun, worker: Worker) -> None:
+    assert worker.post("/workers/shutdown").status_code == 200
+    blocker = only(start_run("load"))
+    assert blocker.holder == "no worker"
+    assert blocker.cause.endswith("of those with the handler Handler none may pull it: worker-1 is shutting down")
+
+
+def test_a_worker_that_fell_silent_is_told_apart_from_none(start_run: StartRun, hand: Hand, clock: Clock) -> None:
+    run = start_run("load")
+    clock.advance(LEASE + 1)
+    assert only(run).cause.endswith("none may pull it: hand-1 has been silent for too long")
+    clock.advance(hours=2)
+    assert only(run).cause.endswith("no live worker has registered the handler Handler")
+
+
+def test_a_handler_that_only_another_environments_worker_has_is_said_to_be_there(
+    start_run: StartRun, place: Place, environments: dict[str, Environment]
+) -> None:
+    """F48, I16: a worker serves the environment of its key, and no other."""
+    Hand(replace(place, environment_id=environments["staging"].id, environment_slug="staging"), "stager", ["Handler"])
+    blocker = only(start_run("load"))
+    assert blocker.holder == "no worker"
+    assert blocker.cause.endswith("none may pull it: stager has it in staging only")
+
+
+def test_another_applications_workers_are_not_told(start_run: StartRun, sibling_key: str) -> None:
+    """I16: whose key reads this run does not learn of them."""
+    Worker(sibling_key, ["Handler"], "theirs")
+    assert "theirs" not in only(start_run("load")).cause
+
+
+# pauses
+
+
+def test_a_paused_run_says_by_whom_and_its_ready_stage_waits_for_the_resume(
+    start_run: StartRun, hand: Hand, people: dict[str, Person]
+) -> None:
+    run = start_run("load")
+    transitions.pause_run(run.id, actor=people["operator"].actor, reason="file is late")
+    pause, load = found(run)
+    assert (pause.stage, pause.stage_id, pause.holder, pause.next_look) == ("", None, "operator-acme", None)
+    assert "paused by operator-acme since " in pause.cause
+    assert pause.cause.endswith(": file is late; nothing is handed out")
+    assert (load.stage, load.holder) == ("load", "operator-acme")
+    assert load.cause.endswith("; handed out once the run is resumed")
+    assert "may pull it" not in load.cause
+
+
+def test_a_pause_with_an_end_says_when_the_engine_resumes(
+    start_run: StartRun, people: dict[str, Person], clock: Clock
+) -> None:
+    run = start_run("load")
+    transitions.pause_run(run.id, actor=people["operator"].actor, reason="until noon")
+    end = clock.now().replace(year=clock.now().year + 1)
+    Run.objects.filter(id=run.id).update(paused_until=end)
+    pause, load = found(run)
+    assert pause.cause.endswith(f"; the engine resumes it at {at(end)}")
+    assert (pause.next_look, load.next_look) == (end, end)
+
+
+def test_a_pausing_run_counts_what_still_runs(start_run: StartRun, hand: Hand, people: dict[str, Person]) -> None:
+    """P60, P61; the code that is kept in place of a reason is not told as one."""
+    run = start_run("load", *[{"name": name, "depends_on": ["load"]} for name in ("one", "two", "three")])
+    hand.report(hand.take(), output=0)
+    jobs = [hand.take(), hand.take()]
+    transitions.pause_run(run.id, actor=people["operator"].actor)
+    pause, *stages = found(run)
+    assert pause.cause.startswith("paused by operator-acme since ")
+    assert pause.cause.endswith("; nothing is handed out, 2 running attempts may finish")
+    assert "operator_pause" not in pause.cause
+    assert [one.holder for one in stages] == ["hand-1", "hand-1", "operator-acme"]
+    hand.report(jobs[0], output=1)
+    assert found(run)[0].cause.endswith("; nothing is handed out, 1 running attempt may finish")
+    hand.report(jobs[1], output=1)
+    assert found(run)[0].cause.endswith("; nothing is handed out")
+
+
+# the clock
+
+
+def test_a_retry_that_is_not_due_waits_for_the_clock(start_run: StartRun, hand: Hand) -> None:
+    run = start_run(RETRIED)
+    hand.report(hand.take(), "failed", error_code="UPSTREAM")
+    due = stages_of(run)[0].available_at
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("the clock", due)
+    assert blocker.cause == f"retry 1 after UPSTREAM is due at {at(due)}"
+
+
+def test_a_retry_that_is_due_waits_for_a_worker_and_not_for_the_clock(
+    start_run: StartRun, hand: Hand, clock: Clock
+) -> None:
+    run = start_run(RETRIED)
+    hand.report(hand.take(), "failed", error_code="UPSTREAM")
+    clock.advance(61)
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("no worker", None)
+    assert blocker.cause.startswith("retry 1 after UPSTREAM has been due since ")
+    hand.pull(0)
+    WorkerSession.objects.update(last_seen_at=clock.now())
+    assert only(run).holder == "hand-1"
 
 
 def test_a_run_past_its_deadline_says_so_once_for_all_its_stages(start_run: StartRun, hand: Hand, clock: Clock) -> None:
@@ -43,19 +216,181 @@ def test_a_run_past_its_deadline_says_so_once_for_all_its_stages(start_run: Star
     hand.report(hand.take(), "failed", error_code="UNIQUE")
     clock.advance(61)
     sweeps.enforce_deadlines()
-    ((stage, holder, cause),) = told(run)
-    assert (stage, holder) == ("", "nobody")
-    assert cause.startswith("the run passed its deadline, ")
-    assert "retry" not in cause
+    blocker = only(run)
+    assert (blocker.stage, blocker.holder, blocker.next_look) == ("", "nobody", None)
+    assert blocker.cause.startswith("the run passed its deadline, ")
+    assert "retry" not in blocker.cause
 
 
-def test_a_pause_without_a_reason_makes_none_up(start_run: StartRun, hand: Hand, people: dict[str, Person]) -> None:
-    """P60: the code that is kept in place of a reason is not told as one."""
+# what a worker holds
+
+
+def test_what_was_handed_out_has_until_its_visibility_ends(start_run: StartRun, hand: Hand, clock: Clock) -> None:
+    run = start_run("load")
+    hand.pull(acquire=False)
+    end = Attempt.objects.get().expires_at
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("hand-1", end)
+    assert blocker.cause == f"handed to hand-1, who has until {at(end)} to acquire the lease"
+    clock.advance(VISIBILITY + 1)
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("the engine", end)
+    assert blocker.cause == f"hand-1 did not acquire the lease until {at(end)}; the next sweep takes it back"
+
+
+def test_what_runs_is_held_by_its_lease(start_run: StartRun, hand: Hand) -> None:
     run = start_run("load")
     hand.take()
-    transitions.pause_run(run.id, actor=people["operator"].actor)
-    paused, running = told(run)
-    assert paused[2].startswith("paused by operator-acme since ")
-    assert paused[2].endswith("; nothing is handed out, running attempts may finish")
-    assert "operator_pause" not in paused[2]
-    assert running[1] == "hand-1"
+    end = Attempt.objects.get().expires_at
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("hand-1", end)
+    assert blocker.cause == f"attempt 1 is leased by hand-1 until {at(end)}"
+
+
+def test_what_runs_past_its_lease_waits_for_the_sweep(start_run: StartRun, hand: Hand, clock: Clock) -> None:
+    run = start_run("load")
+    hand.take()
+    clock.advance(LEASE + 1)
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("the engine", Attempt.objects.get().expires_at)
+    assert "the lease of attempt 1 at hand-1 ran out at " in blocker.cause
+    assert blocker.cause.endswith("; the next sweep decides what becomes of it")
+    sweeps.sweep()
+    assert "ran out" not in only(run).cause
+
+
+def test_a_time_limit_that_ends_before_the_lease_is_what_the_engine_looks_at(start_run: StartRun, hand: Hand) -> None:
+    run = start_run({"name": "load", "options": {"timeout": 20}})
+    hand.take()
+    attempt = Attempt.objects.get()
+    assert attempt.timeout_at is not None
+    assert only(run).next_look == attempt.timeout_at
+    assert only(run).cause.endswith(f"; its time runs out at {at(attempt.timeout_at)}")
+
+
+# decisions
+
+
+def test_an_open_gate_is_held_by_the_application_that_decides_it(start_run: StartRun) -> None:
+    """P78: unless a person is required, nobody but the application is named."""
+    blocker = only(start_run({"name": "post", "approval": {"when": "before"}}))
+    assert (blocker.stage, blocker.holder, blocker.next_look) == ("post", "the application", None)
+    assert blocker.cause.startswith("a decision before the work has been asked for since ")
+    assert "expires" not in blocker.cause, "a gate without a limit is not said to have one"
+
+
+def test_a_gate_about_a_result_that_expires_says_when_and_what_then(start_run: StartRun, hand: Hand) -> None:
+    run = start_run({"name": "post", "approval": {"when": "after", "expires_in": 3600}})
+    hand.report(hand.take(), output="draft")
+    end = Gate.objects.get().expires_at
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("the application", end)
+    assert "a decision about its result" in blocker.cause
+    assert blocker.cause.endswith(f"; it expires at {at(end)}, and then the stage fails")
+
+
+def test_a_gate_that_requires_people_is_held_by_them(start_run: StartRun) -> None:
+    run = start_run({"name": "post", "approval": {"when": "before"}})
+    Stage.objects.update(approval={"when": "before", "approver_role": "release_manager", "count": 2})
+    assert (only(run).holder, only(run).cause.split(", of ")[1]) == ("a person", "2 release managers")
+    Stage.objects.update(approval={"when": "before", "require_person": True})
+    assert (only(run).holder, only(run).cause.split(", of ")[1]) == ("a person", "1 person who may decide")
+
+
+def test_a_rejected_gate_asks_nobody_to_act(start_run: StartRun, people: dict[str, Person]) -> None:
+    """I9: nothing in this run can change it, so no one is sent to try."""
+    run = start_run({"name": "post", "approval": {"when": "before"}}, "tell")
+    decide_gate(stages_of(run)[0].id, actor=people["approver"].actor, approved=False, reason="wrong text")
+    assert told(run) == [
+        ("post", "nobody", "its gate was rejected; that is final in this run"),
+        ("tell", "post", "waits for post, whose gate was rejected; that is final in this run"),
+    ]
+
+
+# what nobody knows
+
+
+def test_a_stage_to_be_reconciled_names_its_open_effects_and_no_others(
+    start_run: StartRun, hand: Hand, clock: Clock
+) -> None:
+    """R13, F34: a person settles what is named; the engine never looks again by itself."""
+    run = start_run(OUTSIDE, "book")
+    job = hand.take()
+    for number, state in enumerate([EffectState.UNKNOWN] * 4 + [EffectState.COMMITTED, EffectState.ABSENT]):
+        _effect(run, job, f"step-{number}", state)
+    clock.advance(LEASE + 30)
+    sweeps.sweep()
+    pay = found(run)[0]
+    assert (pay.stage, pay.holder, pay.next_look) == ("pay", "a person", None)
+    assert "what attempt 1 did outside is unknown; it needs reconciliation: " in pay.cause
+    assert "external http step-0 with key key-0 is unknown, " in pay.cause
+    assert pay.cause.endswith(" and 1 more")
+    assert "committed" not in pay.cause
+    assert "absent" not in pay.cause
+
+
+def test_a_stage_that_declared_nothing_says_that_too(start_run: StartRun, hand: Hand, clock: Clock) -> None:
+    run = start_run(OUTSIDE)
+    _lose(hand, clock)
+    assert only(run).cause == (
+        "what attempt 1 did outside is unknown; it needs reconciliation, and nothing of it was declared"
+    )
+
+
+# runs that wait for nothing
+
+
+def test_a_run_that_ended_well_or_was_cancelled_has_none(
+    start_run: StartRun, hand: Hand, people: dict[str, Person]
+) -> None:
+    done = start_run("load")
+    hand.finish()
+    gone = start_run("load", key="gone")
+    transitions.cancel_run(gone.id, actor=people["operator"].actor, reason="wrong file")
+    assert (found(done), found(gone)) == ([], [])
+
+
+def test_the_route_tells_holder_cause_and_next_look(
+    start_run: StartRun, hand: Hand, people: dict[str, Person], as_person: Callable[[Person], Api], outsider: Person
+) -> None:
+    run = start_run("load", "publish")
+    hand.take()
+    path = f"/v1/executions/{run.id}/blockers"
+    first, second = as_person(people["viewer"]).get(path).json()["results"]
+    assert set(first) == {"stage_id", "stage", "holder", "cause", "next_look"}
+    assert (first["stage"], first["holder"]) == ("load", "hand-1")
+    assert first["next_look"] is not None
+    assert second["next_look"] is None
+    assert as_person(outsider).get(path).status_code == 404
+
+
+def test_the_number_of_queries_does_not_grow_with_the_stages(
+    start_run: StartRun, hand: Hand, clock: Clock, people: dict[str, Person]
+) -> None:
+    one, many = start_run("load", key="one"), start_run(*[f"stage-{number}" for number in range(40)], key="many")
+    assert _queries(one) == _queries(many) <= 8
+
+
+def _lose(hand: Hand, clock: Clock) -> None:
+    hand.take()
+    clock.advance(LEASE + 30)
+    sweeps.sweep()
+
+
+def _effect(run: Run, job: Any, step: str, state: EffectState) -> Effect:
+    return Effect.objects.create(
+        run=run,
+        stage_id=job.stage.id,
+        attempt=job.attempt_id,
+        epoch=1,
+        effect_class=EffectClass.EXTERNAL_HTTP,
+        step_id=step,
+        key=step.replace("step", "key"),
+        state=state,
+    )
+
+
+def _queries(run: Run) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        found(run)
+    return len(captured)

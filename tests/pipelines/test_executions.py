@@ -433,7 +433,7 @@ def test_an_open_gate_says_since_when_and_until_when(start_run: StartRun, viewer
 def test_a_pause_names_who_paused_it(start_run: StartRun, hand: Hand, viewer: Api, people: dict[str, Person]) -> None:
     run = start_run("first")
     transitions.pause_run(run.id, actor=people["operator"].actor, reason="audit day")
-    (told,) = blockers(viewer, run)
+    told, _ = blockers(viewer, run)
     assert told["stage"] is None
     assert "paused by operator-acme" in told["cause"]
     assert "audit day" in told["cause"]
@@ -449,7 +449,7 @@ def test_doubt_and_failure_ask_for_a_person(start_run: StartRun, hand: Hand, vie
     assert told["holder"] == "a person"
     failed = start_run("first", "second")
     hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
-    (told,) = blockers(viewer, failed)
+    told, _ = blockers(viewer, failed)
     assert told["cause"] == "failed with BUSINESS_REJECTED: retry it or skip it"
 
 
