@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, Protocol
@@ -22,6 +22,8 @@ from pipelines import signing
 from pipelines.ids import new_id
 from pipelines.sql import execute, query, recordset
 from pipelines.states import CheckpointMoment, RunStatus, lets_go_on
+
+HANDLER_STATE = frozenset({CheckpointMoment.HANDLER, CheckpointMoment.RESTORED})
 
 
 class StageFacts(Protocol):
@@ -121,13 +123,19 @@ class Identity:
 
 @dataclass(slots=True)
 class Mark:
-    """That a checkpoint is due for a run, and why."""
+    """That a checkpoint is due for a run, and why; `id` is the one it will have."""
 
     moment: CheckpointMoment
     stage: StageFacts | None = None
     attempt: uuid.UUID | str | None = None
     state: Any = None
     posture: Mapping[str, Any] | None = None
+    id: uuid.UUID = field(default_factory=new_id)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a handler's state goes with it; it may be null."""
+        return self.moment in HANDLER_STATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +145,7 @@ class Written:
 
 
 def write(marks: Iterable[tuple[RunFacts, Mark]]) -> list[Written]:
-    """Signs and adds one checkpoint for each of these locked runs, in the caller's transaction, in few statements.
+    """Signs and adds these checkpoints of locked runs, in this order, in the caller's transaction, in few statements.
 
     The caller holds the runs' locks, so that sequences rise without a gap; the rows must say already what is told here.
     """
@@ -150,7 +158,10 @@ def write(marks: Iterable[tuple[RunFacts, Mark]]) -> list[Written]:
             [[run.id for run, _ in due]],
         )
     )
-    rows = [checkpoint_row(run, mark, newest.get(run.id, 0) + 1) for run, mark in due]
+    rows = []
+    for run, mark in due:
+        newest[run.id] = newest.get(run.id, 0) + 1
+        rows.append(checkpoint_row(run, mark, newest[run.id]))
     insert(rows)
     return [Written(row["id"], row["sequence"]) for row in rows]
 
@@ -172,7 +183,7 @@ def checkpoint_row(run: RunFacts, mark: Mark, sequence: int) -> dict[str, Any]:
     )
     envelope = signing.sign(run.workspace_id, identity.message(digest))
     return {
-        "id": new_id(),
+        "id": mark.id,
         "run_id": run.id,
         "sequence": sequence,
         "moment": mark.moment,
@@ -219,7 +230,7 @@ def payload_text(run: RunFacts, mark: Mark, current: str, previous: str) -> str:
         "previous_step_id": previous,
         "status": run.status,
     }
-    if mark.state is None and mark.posture is None:
+    if not mark.has_state:
         # names are fixed and plain here, and values are texts and whole numbers: sorting them is the whole canon
         return orjson.dumps(payload, option=orjson.OPT_SORT_KEYS).decode()
     payload["state"] = mark.state

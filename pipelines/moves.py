@@ -15,7 +15,7 @@ Guarantees I2, I4, I5, I6 together with the constraints and triggers of the tabl
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from pipelines import checkpoints, wake
-from pipelines.checkpoints import Mark
+from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.sql import database_now, execute, query, recordset
 from pipelines.states import (
@@ -207,6 +207,8 @@ class Moves:
         self._outputs: list[dict[str, Any]] = []
         self._digests: dict[uuid.UUID, str] = {}  # of the outputs kept here
         self._marks: dict[uuid.UUID, Mark] = {}  # by run: the checkpoint that is due
+        self._left: list[tuple[RunRow, Mark]] = []  # what handlers leave
+        self.written: dict[uuid.UUID, Written] = {}  # by checkpoint id, once saved
         self._gates: list[dict[str, Any]] = []
         self._gate_ends: list[dict[str, Any]] = []
         self._dead_letters: list[dict[str, Any]] = []
@@ -375,6 +377,21 @@ class Moves:
         )
         return output
 
+    def checkpoint(
+        self,
+        stage: StageRow,
+        attempt_id: uuid.UUID,
+        state: Any,
+        posture: Mapping[str, Any] | None = None,
+        moment: CheckpointMoment = CheckpointMoment.HANDLER,
+    ) -> uuid.UUID:
+        """Keeps what a handler leaves for the stage's next attempt in this epoch; the id of the checkpoint to be."""
+        mark = Mark(moment, stage, attempt_id, state, posture)
+        self._left.append((self.runs[stage.run_id], mark))
+        self.touch(stage, checkpoint=mark.id)
+        self.event("stage.checkpoint", stage.run_id, stage.id, attempt_id, data={"checkpoint": str(mark.id)})
+        return mark.id
+
     def open_gate(
         self, stage: StageRow, moment: str, *, attempt: AttemptRow | None = None, output: uuid.UUID | None = None
     ) -> None:
@@ -506,7 +523,9 @@ class Moves:
         self._save_dead_letters()
         self._save_runs()
         insert_events(self._events)
-        checkpoints.write((self.runs[run_id], mark) for run_id, mark in self._marks.items())
+        # what handlers left goes first, so that the newest checkpoint is the one that tells of the turn
+        due = [*self._left, *((self.runs[run_id], mark) for run_id, mark in self._marks.items())]
+        self.written = {one.checkpoint_id: one for one in checkpoints.write(due)}
         wake.announce(self._ready)
 
     # below: how

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 import structlog
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from pipelines import keyring
 
@@ -44,13 +46,43 @@ def sign(workspace_id: uuid.UUID, message: bytes) -> Envelope:
 
 def verify(workspace_id: uuid.UUID, envelope: Envelope, message: bytes) -> Verdict:
     """Whether the envelope fits the message, by the key's state as it is now; whatever is missing or odd is invalid."""
+    return verify_all([(workspace_id, envelope, message)])[0]
+
+
+def verify_all(asked: Iterable[tuple[uuid.UUID, Envelope, bytes]]) -> list[Verdict]:
+    """As `verify`, for many at one moment: each key is read once."""
+    known: dict[tuple[uuid.UUID, str], tuple[Ed25519PublicKey | None, str]] = {}
+    verdicts = []
+    for workspace_id, envelope, message in asked:
+        signature = _signature(envelope)
+        if signature is None:
+            verdicts.append(Verdict.INVALID)
+            continue
+        named = (workspace_id, envelope.key_id)
+        if named not in known:
+            known[named] = _public_key(*named)
+        verdicts.append(_judge(*known[named], signature, message))
+    return verdicts
+
+
+def _signature(envelope: Envelope) -> bytes | None:
     if envelope.algorithm != ED25519 or not envelope.key_id or not envelope.signature:
-        return Verdict.INVALID
+        return None
     try:
-        signature = base64.b64decode(envelope.signature, validate=True)
+        return base64.b64decode(envelope.signature, validate=True)
     except (binascii.Error, ValueError):
-        return Verdict.INVALID
-    key, state = keyring.public_key(workspace_id, envelope.key_id)
+        return None
+
+
+def _public_key(workspace_id: uuid.UUID, key_id: str) -> tuple[Ed25519PublicKey | None, str]:
+    try:
+        return keyring.public_key(workspace_id, key_id)
+    except keyring.Unavailable as error:
+        log.error("signing.cannot_verify", workspace=str(workspace_id), why=str(error))
+        return None, "unknown"
+
+
+def _judge(key: Ed25519PublicKey | None, state: str, signature: bytes, message: bytes) -> Verdict:
     if key is None:
         return Verdict.INVALID
     if state == "revoked":

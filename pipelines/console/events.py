@@ -55,6 +55,8 @@ SENTENCES: dict[str, str] = {
     "stage.dispatch": "{stage} was handed out{attempt}",
     "stage.acquire": "{worker} started {stage}{attempt}",
     "stage.hand_on": "{worker} went on with {stage}{attempt}",
+    "stage.checkpoint": "{stage} left a checkpoint",
+    "stage.checkpoint_refused": "{stage} begins without its checkpoint, which is not to be believed",
     "stage.take_back": "{stage} was given back by {worker} and is ready again{attempt}",
     "stage.undeliver": "{stage} is ready again: {worker} did not take what was handed out{attempt}",
     "stage.give_up_delivery": "{stage} failed: nobody took what was handed out, too often",
