@@ -42,7 +42,7 @@ from pipelines.states import (
     StageFact,
     StageState,
     derive_run_status,
-    lets_go_on,
+    what_is_due,
 )
 
 DEADLINE_EXCEEDED = "deadline_exceeded"  # a run's failure code that no stage can give it
@@ -547,15 +547,12 @@ class Moves:
     def _advance(self, run: RunRow) -> None:
         by_position = {stage.position: stage for stage in run.stages}
         for stage in run.stages:
-            if stage.state != StageState.PENDING and not (stage.stale and stage.state in CLAIMABLE_STAGE):
+            due = what_is_due(stage, by_position)
+            if due == "wait":
+                self.stage(stage, "fall_back", reason="an earlier stage is done again", available_at=None)
+            if due != "begin":
                 continue
-            needed = [by_position[position] for position in stage.depends_on]
-            if not all(lets_go_on(one) for one in needed):
-                if stage.state != StageState.PENDING:
-                    # it was under way when an earlier stage was retried, and came back: it waits for that one now
-                    self.stage(stage, "fall_back", reason="an earlier stage is done again", available_at=None)
-                continue
-            if stage.stale and not any(one.stale for one in needed):
+            if stage.stale and not any(by_position[position].stale for position in stage.depends_on):
                 self.touch(stage, stale=False)  # its next attempt gets what the earlier stages have by now
             if stage.state != StageState.PENDING:
                 continue

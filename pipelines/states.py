@@ -6,7 +6,7 @@ the terminal three are derived from the stages by `derive_run_status`, so no run
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -240,6 +240,27 @@ class MayGoOn(Protocol):
 def lets_go_on(stage: MayGoOn) -> bool:
     """Whether what waits for the stage may go on: it is completed, skipped, or a bypassed failure."""
     return stage.state in SATISFIED_STAGE or (stage.state == S.FAILED and stage.run_next_if_failed)
+
+
+class MayBegin(MayGoOn, Protocol):
+    """A stage as far as beginning it, or letting it wait again, goes."""
+
+    @property
+    def depends_on(self) -> Sequence[int]: ...
+    @property
+    def stale(self) -> bool: ...
+
+
+def what_is_due(stage: MayBegin, by_position: Mapping[int, MayGoOn]) -> str | None:
+    """What settling does with a stage: it must `wait` again, may `begin`, or stays as it is.
+
+    A stale stage that came back to the queue waits for the earlier stage that is done again.
+    """
+    if stage.state != S.PENDING and not (stage.stale and stage.state in CLAIMABLE_STAGE):
+        return None
+    if all(lets_go_on(by_position[position]) for position in stage.depends_on):
+        return "begin"
+    return "wait" if stage.state != S.PENDING else None
 
 
 @dataclass(frozen=True, slots=True)

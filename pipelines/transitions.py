@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from pipelines.access import CANCEL, STEER, Actor
 from pipelines.audit import NO_OP, audited
@@ -108,7 +108,19 @@ def lock_run(run_id: uuid.UUID, actor: Actor) -> tuple[Moves, RunRow]:
     return moves, run
 
 
-def check_verb(run: RunRow, verb: str, now: datetime) -> None:
+class RunFacts(Protocol):
+    """A run as far as the verbs on it care."""
+
+    @property
+    def status(self) -> RunStatus: ...
+    @property
+    def failure_code(self) -> str: ...
+    @property
+    def is_terminal(self) -> bool: ...
+    def is_past_deadline(self, now: datetime) -> bool: ...
+
+
+def check_verb(run: RunFacts, verb: str, now: datetime) -> None:
     """Refuses a verb that the run's state does not take, naming what would help.
 
     A run past its deadline takes none, whether or not a sweep has come by to end it (R31).

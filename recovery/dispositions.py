@@ -2,15 +2,26 @@
 
 The worst reason wins: denied > review > allowed, reconciled > allowed. A committed effect outside `internal_state` is
 cleared by three things together: its idempotency key, a clean sealed summary from outside, and a reconciliation that
-says the same. Serves O27, O28, O42–O48, I11.
+says the same. Serves O27, O28, O42–O48, I11, I15.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from recovery.states import Disposition
+from pipelines.states import COMMITTED_EFFECT, OPEN_EFFECT, EffectClass, EffectState
+from recovery.states import Disposition, Outcome
+
+DENIED, REVIEW, RECONCILED, ALLOWED = (
+    Disposition.RECOVERY_DENIED,
+    Disposition.OPERATOR_REVIEW_REQUIRED,
+    Disposition.RECOVERY_ALLOWED_RECONCILED,
+    Disposition.RECOVERY_ALLOWED,
+)
+WORST_FIRST = tuple(Disposition)
+_SETTLED_ABSENT = frozenset({EffectState.ABSENT, EffectState.RECONCILED_ABSENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +52,89 @@ class Reason:
     stage: str = ""
     effect_id: str = ""
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "disposition": self.disposition.value,
+            "code": self.code,
+            "text": self.text,
+            "stage": self.stage or None,
+            "effect_id": self.effect_id or None,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     disposition: Disposition
     reasons: tuple[Reason, ...] = ()
 
+    @property
+    def lets_go_on(self) -> bool:
+        return self.disposition in (RECONCILED, ALLOWED)
+
+    def reasons_json(self) -> list[dict[str, Any]]:
+        return [reason.as_json() for reason in self.reasons]
+
 
 def judge(effects: Iterable[EffectFact], others: Iterable[Reason] = ()) -> Verdict:
-    """The verdict on doing again what had these effects; `others` are reasons that lie elsewhere."""
-    raise NotImplementedError
+    """The verdict on doing again what had these effects; `others` are reasons that lie elsewhere.
+
+    The same for any order; one more effect or reason never makes it better. Reasons stand worst first.
+    """
+    reasons = {*others}
+    for effect in effects:
+        reasons.update(_reasons(effect))
+    ordered = sorted(reasons, key=_rank)
+    return Verdict(ordered[0].disposition if ordered else ALLOWED, tuple(ordered))
+
+
+def _rank(reason: Reason) -> tuple[int, str, str, str, str]:
+    return WORST_FIRST.index(reason.disposition), reason.stage, reason.effect_id, reason.code, reason.text
+
+
+def undeclared(stage: str) -> Reason:
+    """A stage acted outside without saying what: nobody but a person can tell whether doing it again repeats it."""
+    text = f"what {stage} did outside was never declared: check the outside system, then say acknowledge_effects"
+    return Reason(REVIEW, "undeclared_effects", text, stage)
+
+
+def _reasons(effect: EffectFact) -> Iterator[Reason]:
+    if effect.effect_class == EffectClass.INTERNAL_STATE:
+        return
+    claims = {*effect.evidence, *effect.reconciled}
+    if effect.state == EffectState.CONTRADICTED or Outcome.CONTRADICTED in claims:
+        yield _reason(DENIED, "effect_contradicted", effect, "what is known of it contradicts itself")
+    elif effect.state in COMMITTED_EFFECT:
+        yield from _committed(effect, claims)
+    elif effect.state in _SETTLED_ABSENT:
+        if Outcome.COMMITTED in claims:
+            told = "it is told as absent, and evidence or reconciliation says that it was committed"
+            yield _reason(DENIED, "evidence_contradicts", effect, told)
+    elif claims >= {Outcome.COMMITTED, Outcome.ABSENT}:
+        told = "one source says that it was committed, another that it was not"
+        yield _reason(DENIED, "evidence_contradicts", effect, told)
+    elif effect.state in OPEN_EFFECT:
+        yield _reason(REVIEW, "effect_open", effect, f"it is {effect.state}: whether it happened is not known")
+    else:
+        yield _reason(REVIEW, "effect_unclear", effect, f"its state {effect.state!r} is not known here")
+
+
+def _committed(effect: EffectFact, claims: set[str]) -> Iterator[Reason]:
+    if Outcome.ABSENT in claims:
+        told = "it is told as committed, and evidence or reconciliation says that it is absent"
+        yield _reason(DENIED, "evidence_contradicts", effect, told)
+        return
+    missing = [
+        _reason(REVIEW, code, effect, told)
+        for is_missing, code, told in (
+            (not effect.key, "key_missing", "it was committed without an idempotency key"),
+            (not effect.has_clean_seal, "evidence_missing", "no clean sealed evidence from outside tells of it"),
+            (Outcome.COMMITTED not in effect.reconciled, "reconciliation_missing", "no reconciliation confirms it"),
+        )
+        if is_missing
+    ]
+    yield from missing or [_reason(RECONCILED, "effect_reconciled", effect, "it has key, sealed evidence and match")]
+
+
+def _reason(disposition: Disposition, code: str, effect: EffectFact, told: str) -> Reason:
+    named = f"{effect.effect_class} of {effect.stage}" + (f", step {effect.step_id}" if effect.step_id else "")
+    return Reason(disposition, code, f"{named}: {told}", effect.stage, effect.effect_id)

@@ -2,27 +2,72 @@
 
 The plan that a dry run answers, a screen shows and an approval freezes is the object that is carried out. Its digest
 covers all of it; when the world has moved, planning again gives another digest and the verb is refused with
-`plan_changed` and the new plan. Nothing outside the plan is touched.
+`plan_changed` and the new plan. Nothing outside the plan is touched: `recovery/transitions.py` walks its lines, and
+refuses to commit when the stages then say anything else (F51).
+
+A verb that the state does not take has no plan: planning it is the typed refusal (model §5, last line).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 import rfc8785
 
-from recovery.dispositions import Verdict
+from pipelines.errors import Refusal
+from pipelines.states import (
+    CLAIMABLE_STAGE,
+    DEAD_LETTER_MOVES,
+    OPEN_DEAD_LETTER,
+    OPEN_EFFECT,
+    RUN_NO_OPS,
+    STAGE_MOVES,
+    TERMINAL_STAGE,
+    AttemptState,
+    EffectClass,
+    EffectState,
+    RunStatus,
+    StageState,
+    lets_go_on,
+    what_is_due,
+)
+from pipelines.transitions import check_verb
+from recovery.dispositions import EffectFact, Verdict, judge, undeclared
 from recovery.states import Disposition, OperationKind
+from recovery.world import StageFact, World
 
+STAGE_ONLY, AND_DOWNSTREAM = "stage", "stage_and_downstream"
 NOTHING_TO_REPEAT = Verdict(Disposition.RECOVERY_ALLOWED)
+UNDECLARED = "undeclared"  # what a stage may have done outside without saying so
+FINISHED = frozenset({StageState.COMPLETED, StageState.SKIPPED, StageState.FAILED})
+_NOT_REPEATED = frozenset({EffectState.ABSENT, EffectState.RECONCILED_ABSENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request after its defaults, as JSON holds it. `choices` and the target are what makes two requests the same."""
+
+    kind: OperationKind
+    run_id: uuid.UUID
+    stage_id: uuid.UUID | None = None
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        return _digest([self.kind.value, str(self.stage_id or self.run_id), self.choices])
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One stage in a plan. `to` is the state it will be in at once; `epoch` the one it will then be in."""
+    """One stage in a plan. `to` is the state it will be in at once; `epoch` the one it will then be in.
+
+    `action` names the move that is made of it; blank: it stays, or follows from the others by itself.
+    """
 
     stage: str
     was: str
@@ -30,6 +75,20 @@ class Line:
     epoch: int
     why: str
     output_digest: str = ""
+    action: str = ""
+    stale: bool = False  # marked as made from an older result
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "was": self.was,
+            "to": self.to,
+            "epoch": self.epoch,
+            "why": self.why,
+            "action": self.action or None,
+            "output_digest": self.output_digest or None,
+            "stale": self.stale,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +99,9 @@ class Difference:
     what: str
     before: Any = None
     after: Any = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"stage": self.stage, "what": self.what, "before": self.before, "after": self.after}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +115,16 @@ class MayRepeat:
     key: str = ""
     effect_id: str = ""
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "class": self.effect_class or None,
+            "state": self.state,
+            "step_id": self.step_id or None,
+            "idempotency_key": self.key or None,
+            "effect_id": self.effect_id or None,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -62,10 +134,17 @@ class Agreement:
     count: int
     why: str
 
+    def as_json(self) -> dict[str, Any]:
+        return {"roles": list(self.roles), "count": self.count, "why": self.why}
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of what a verb would do. Lists are in graph order; nothing in it depends on when it is made."""
+    """All of what a verb would do. Lists are in graph order; nothing in it depends on when it is made.
+
+    Of a verb in place, every stage that is finished, changes, or waits behind one that does stands in exactly one of
+    `kept`, `run_again` and `then`; what else is under way is not touched.
+    """
 
     kind: OperationKind
     execution_id: str
@@ -83,13 +162,370 @@ class Plan:
     source_release_id: str = ""
     release_id: str = ""
     checkpoint_id: str = ""
-    goes_on_outside: tuple[str, ...] = ()  # of a cancel: what may still happen elsewhere
+    goes_on_outside: tuple[str, ...] = ()  # what may still happen elsewhere, whatever is done here
 
     @property
     def digest(self) -> str:
         """SHA-256 of the plan's canonical JSON."""
-        return sha256(rfc8785.dumps(self.as_json(with_digest=False))).hexdigest()
+        return _digest(self.as_json(with_digest=False))
 
     def as_json(self, *, with_digest: bool = True) -> dict[str, Any]:
         """The plan as the operations API answers it."""
-        raise NotImplementedError
+        told = {
+            "kind": self.kind.value,
+            "execution_id": self.execution_id,
+            "stage_id": self.stage_id,
+            "stage": self.stage,
+            "choices": dict(self.choices),
+            "kept": [line.as_json() for line in self.kept],
+            "run_again": [line.as_json() for line in self.run_again],
+            "then": [line.as_json() for line in self.then],
+            "added": [one.stage for one in self.differences if one.what == "added"],
+            "removed": [one.stage for one in self.differences if one.what == "removed"],
+            "differences": [one.as_json() for one in self.differences],
+            "may_repeat": [one.as_json() for one in self.may_repeat],
+            "disposition": self.verdict.disposition.value,
+            "reasons": self.verdict.reasons_json(),
+            "approvals": [one.as_json() for one in self.agreements],
+            "environment": self.environment,
+            "source_release_id": self.source_release_id or None,
+            "release_id": self.release_id or None,
+            "release_changed": self.release_id != self.source_release_id,
+            "checkpoint_id": self.checkpoint_id or None,
+            "goes_on_outside": list(self.goes_on_outside),
+        }
+        return {**told, "plan_digest": _digest(told)} if with_digest else told
+
+
+def make_plan(world: World, asked: Asked) -> Plan:
+    """The plan of a verb in place; a typed refusal where the state does not take the verb."""
+    return PLANNERS[asked.kind](world, asked)
+
+
+def plan_retry(world: World, asked: Asked) -> Plan:
+    """A new epoch of one stage, alone or with everything behind it (P65–P68, R11–R13, F34, F51, F58).
+
+    Choices: `scope`, `input` (None: its own), `acknowledge_effects`. Refused: a run that is cancelled or past its
+    deadline, a stage to be reconciled, a denied gate, an active stage, and a reason missing for one that did not fail.
+    """
+    stage = world.stage(asked.stage_id)
+    _check_retry(world, stage, asked.reason)
+    sketch, behind = Sketch(world), world.behind(stage)
+    again = [stage]
+    if asked.choices["scope"] == AND_DOWNSTREAM:
+        for follower in behind:
+            _check_rewind(follower)
+        again += [follower for follower in behind if follower.state in STAGE_MOVES["rewind"]]
+        behind = [follower for follower in behind if follower.state not in STAGE_MOVES["rewind"]]
+    for follower in behind:
+        _step_back(sketch, follower)
+    for one in again:
+        # what waits for a dependency or a gate goes back to pending, and settling moves it on from there
+        at_once = one is stage and sketch.may_begin(stage) and not stage.has_gate_before
+        sketch.begin_epoch(one, "retry" if at_once else "rewind")
+    sketch.settle()
+    waits = f"once {stage.name} is completed"
+    told = {one.name: "made from the older result" if one.state in FINISHED else waits for one in world.behind(stage)}
+    return _in_place(world, asked, sketch, again, told, closes=again, acknowledged=asked.choices["acknowledge_effects"])
+
+
+def plan_redrive(world: World, asked: Asked) -> Plan:
+    """A retry of a dead letter's stage; its letter closes with it (F162). Choices: a retry's, and `dead_letter`."""
+    _letter_moves(world, asked)
+    return plan_retry(world, asked)
+
+
+def plan_mark(world: World, asked: Asked) -> Plan:
+    """Acknowledging or discarding a dead letter: no stage moves. Choices: `dead_letter`."""
+    was, to = _letter_moves(world, asked)
+    stage = world.stage(asked.stage_id)
+    choices = {**asked.choices, "was": was, "to": to}
+    return _plan(world, asked, choices=choices, kept=(_line(stage, "it stays as it is"),))
+
+
+def plan_skip(world: World, asked: Asked) -> Plan:
+    """A stage left out on purpose; what waits for it may go on (P69–P71). Choices: `output`, `has_output`.
+
+    Refused: a run that is cancelled or past its deadline, a denied gate, a state that is not skipped.
+    """
+    stage = world.stage(asked.stage_id)
+    _check_open(world, "skipped")
+    _check_gate(stage)
+    if stage.state not in STAGE_MOVES["skip"]:
+        raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be skipped")
+    sketch = Sketch(world)
+    sketch.move(stage, "skip")
+    sketch.settle()
+    told = {one.name: f"waits for {stage.name} no longer" for one in world.behind(stage)}
+    told[stage.name] = "left out on purpose"
+    return _in_place(world, asked, sketch, [], told, closes=[stage], outside=_open_effects(world, [stage]))
+
+
+def plan_cancel(world: World, asked: Asked) -> Plan:
+    """The end of a run with every unfinished stage and what may go on outside (P72–P75); of a cancelled one nothing."""
+    sketch = Sketch(world)
+    if world.status in RUN_NO_OPS["cancel"]:
+        return _in_place(world, asked, sketch, [], {})
+    check_verb(world, "cancel", world.now)
+    unfinished = [stage for stage in world.stages if stage.state not in TERMINAL_STAGE]
+    for stage in unfinished:
+        sketch.move(stage, "cancel")
+    told = {stage.name: "ends with the run" for stage in unfinished}
+    return _in_place(world, asked, sketch, [], told, closes=world.stages, outside=_still_outside(world))
+
+
+def plan_pause(world: World, asked: Asked) -> Plan:
+    """Nothing more is handed out; what was only handed out is taken back, what runs may finish. Choices: `until`."""
+    check_verb(world, "pause", world.now)
+    sketch = Sketch(world)
+    handed_out = [stage for stage in world.stages if stage.state == StageState.DISPATCHED]
+    for stage in handed_out:
+        sketch.move(stage, "take_back")
+    sketch.settle()
+    told = {stage.name: "handed out, not begun: taken back" for stage in handed_out}
+    running = [attempt for attempt in world.attempts if attempt.state == AttemptState.RUNNING]
+    draining = [f"{world.stage(one.stage_id).name}: attempt {one.number} may finish first" for one in running]
+    return _in_place(world, asked, sketch, [], told, outside=draining)
+
+
+def plan_resume(world: World, asked: Asked) -> Plan:
+    """A paused run goes on where its stages stand; none is reset (P63, P64)."""
+    check_verb(world, "resume", world.now)
+    sketch = Sketch(world)
+    sketch.settle()
+    return _in_place(world, asked, sketch, [], {})
+
+
+PLANNERS: Mapping[OperationKind, Callable[[World, Asked], Plan]] = {
+    OperationKind.RETRY: plan_retry,
+    OperationKind.REDRIVE: plan_redrive,
+    OperationKind.ACKNOWLEDGE: plan_mark,
+    OperationKind.DISCARD: plan_mark,
+    OperationKind.SKIP: plan_skip,
+    OperationKind.CANCEL: plan_cancel,
+    OperationKind.PAUSE: plan_pause,
+    OperationKind.RESUME: plan_resume,
+}
+
+
+def may_repeat(effects: Iterable[EffectFact], again: Iterable[StageFact]) -> tuple[MayRepeat, ...]:
+    """What beginning these stages anew may do a second time; `effects` are theirs."""
+    told = [
+        MayRepeat(one.stage, one.effect_class, one.state, one.step_id, one.key, one.effect_id)
+        for one in effects
+        if one.effect_class != EffectClass.INTERNAL_STATE and one.state not in _NOT_REPEATED
+    ]
+    return (*told, *(MayRepeat(stage.name, "", UNDECLARED) for stage in again if stage.acted_unseen))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A stage of a sketch; `action` is the first move that was made of it."""
+
+    fact: StageFact
+    state: StageState
+    epoch: int
+    stale: bool
+    action: str = ""
+
+    @property
+    def run_next_if_failed(self) -> bool:
+        return self.fact.run_next_if_failed
+
+    @property
+    def depends_on(self) -> tuple[int, ...]:
+        return self.fact.depends_on
+
+
+class Sketch:
+    """The stages of a world as moves would leave them: what `Moves` does to rows, done to copies."""
+
+    def __init__(self, world: World) -> None:
+        self.drafts = {one.position: _Draft(one, one.state, one.epoch, one.stale) for one in world.stages}
+
+    def move(self, stage: StageFact, action: str) -> None:
+        draft = self.drafts[stage.position]
+        draft.state, draft.action = STAGE_MOVES[action][draft.state], draft.action or action
+
+    def begin_epoch(self, stage: StageFact, action: str) -> None:
+        self.move(stage, action)
+        draft = self.drafts[stage.position]
+        draft.epoch, draft.stale = draft.epoch + 1, False
+
+    def flag_stale(self, stage: StageFact) -> None:
+        draft = self.drafts[stage.position]
+        draft.stale, draft.action = True, draft.action or "flag_stale"
+
+    def may_begin(self, stage: StageFact) -> bool:
+        return all(lets_go_on(self.drafts[position]) for position in stage.depends_on)
+
+    def settle(self) -> None:
+        """As `Moves.settle` does it."""
+        for draft in self.drafts.values():
+            due = what_is_due(draft, self.drafts)
+            if due == "wait":
+                draft.state = StageState.PENDING
+            if due != "begin":
+                continue
+            draft.stale = draft.stale and any(self.drafts[position].stale for position in draft.depends_on)
+            if draft.state == StageState.PENDING:
+                draft.state = StageState.WAITING if self._asks_first(draft) else StageState.READY
+
+    @staticmethod
+    def _asks_first(draft: _Draft) -> bool:
+        stage = draft.fact
+        return stage.has_gate_before and not (stage.gate_approved and draft.epoch == stage.epoch)
+
+
+def _in_place(
+    world: World,
+    asked: Asked,
+    sketch: Sketch,
+    again: list[StageFact],
+    told: Mapping[str, str],
+    *,
+    closes: Iterable[StageFact] = (),
+    acknowledged: bool = False,
+    outside: Iterable[str] = (),
+) -> Plan:
+    """The plan that a sketch amounts to. `told` says why, by stage; `closes`: whose dead letters end with it."""
+    kept, run_again, then = [], [], []
+    for stage in world.stages:
+        draft = sketch.drafts[stage.position]
+        moved = (draft.state, draft.epoch, draft.stale, draft.action) != (stage.state, stage.epoch, stage.stale, "")
+        why = told.get(stage.name, "")
+        if draft.epoch != stage.epoch:
+            run_again.append(_line(stage, f"begins epoch {draft.epoch}; its counters start anew", draft))
+        elif moved or (stage.name in told and stage.state not in TERMINAL_STAGE):
+            then.append(_line(stage, why or "what it waited for has changed", draft))
+        elif stage.state in FINISHED:
+            kept.append(_line(stage, "kept as it is"))
+    effects = world.effects_of(again)
+    unseen = [] if acknowledged else [undeclared(stage.name) for stage in again if stage.acted_unseen]
+    return _plan(
+        world,
+        asked,
+        choices=_shown(world, asked, closes),
+        kept=tuple(kept),
+        run_again=tuple(run_again),
+        then=tuple(then),
+        may_repeat=may_repeat(effects, again),
+        verdict=judge(effects, unseen),
+        goes_on_outside=tuple(outside),
+    )
+
+
+def _plan(world: World, asked: Asked, **parts: Any) -> Plan:
+    release_id = str(world.release_id or "")
+    return Plan(
+        kind=asked.kind,
+        execution_id=str(world.run_id),
+        stage_id=str(asked.stage_id) if asked.stage_id else None,
+        stage=world.stage(asked.stage_id).name if asked.stage_id else None,
+        environment=world.environment,
+        source_release_id=release_id,
+        release_id=release_id,
+        **parts,
+    )
+
+
+def _line(stage: StageFact, why: str, draft: _Draft | None = None) -> Line:
+    if draft is None:
+        return Line(stage.name, stage.state, stage.state, stage.epoch, why, stage.output_digest, stale=stage.stale)
+    kept = stage.output_digest if draft.epoch == stage.epoch and draft.action != "skip" else ""
+    return Line(stage.name, stage.state, draft.state, draft.epoch, why, kept, draft.action, draft.stale)
+
+
+def _shown(world: World, asked: Asked, closes: Iterable[StageFact]) -> dict[str, Any]:
+    """The choices as a plan tells them: contents as digests, and whose dead letters are closed."""
+    told = dict(asked.choices)
+    for name in ("input", "output"):
+        if told.get(name) is not None:
+            told[name] = {"digest": _digest(told[name])}
+    open_letters = {letter.stage_id for letter in world.letters if letter.state in OPEN_DEAD_LETTER}
+    told["closes_dead_letters"] = [stage.name for stage in closes if stage.id in open_letters]
+    return told
+
+
+def _still_outside(world: World) -> list[str]:
+    told = []
+    for attempt in world.attempts:
+        if attempt.state == AttemptState.RUNNING:
+            name = world.stage(attempt.stage_id).name
+            told.append(f"{name}: attempt {attempt.number} may still run at {attempt.worker}; it is told to stop")
+    for stage in world.stages:
+        if stage.state == StageState.NEEDS_RECONCILIATION:
+            told.append(f"{stage.name}: what attempt {stage.attempt_number} did outside is unknown")
+        elif stage.state == StageState.WAITING:
+            told.append(f"{stage.name}: its decision is no longer asked for; outside work may depend on it")
+    return told + _open_effects(world, world.stages)
+
+
+def _open_effects(world: World, stages: Iterable[StageFact]) -> list[str]:
+    return [
+        f"{effect.stage}: {effect.effect_class}{f', step {effect.step_id}' if effect.step_id else ''} is"
+        f" {effect.state} and stays open"
+        for effect in world.effects_of(stages)
+        if effect.state in OPEN_EFFECT
+    ]
+
+
+def _check_open(world: World, verb: str) -> None:
+    if world.status == RunStatus.CANCELLED:
+        detail = f"a cancelled run stays cancelled: its stages are not {verb}; fork it instead"
+        raise Refusal("execution_state_invalid", detail, extra={"instead": "fork"})
+    if world.is_final or world.is_past_deadline(world.now):
+        detail = f"the run passed its deadline: its stages are not {verb}; start a new run or fork it"
+        raise Refusal("deadline_exceeded", detail, extra={"instead": "fork"})
+
+
+def _check_gate(stage: StageFact) -> None:
+    if stage.gate_denied:
+        raise Refusal("gate_denied", f"the gate of {stage.name} was rejected; that is final in this run")
+
+
+def _check_retry(world: World, stage: StageFact, reason: str) -> None:
+    _check_open(world, "retried")
+    if stage.state == StageState.NEEDS_RECONCILIATION:
+        raise Refusal("needs_reconciliation", f"what {stage.name} did outside is unknown: reconcile it first")
+    _check_gate(stage)
+    if stage.state not in STAGE_MOVES["retry"]:
+        raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be retried")
+    if stage.state != StageState.FAILED and not reason:
+        message = f"a stage that is {stage.state} is retried only with a reason"
+        raise Refusal("validation_error", message, errors={"reason": [message]})
+
+
+def _check_rewind(stage: StageFact) -> None:
+    if stage.state in (StageState.DISPATCHED, StageState.RUNNING, StageState.WAITING):
+        raise Refusal("stage_state_invalid", f"{stage.name} behind it is {stage.state}: wait for it or pause first")
+    if stage.state == StageState.NEEDS_RECONCILIATION:
+        raise Refusal("needs_reconciliation", f"what {stage.name} behind it did outside is unknown: reconcile it first")
+    _check_gate(stage)
+
+
+def _step_back(sketch: Sketch, stage: StageFact) -> None:
+    waits_to_begin = stage.state == StageState.WAITING and stage.gate == "before"
+    if stage.state in CLAIMABLE_STAGE or waits_to_begin:
+        sketch.move(stage, "fall_back")
+    elif stage.state != StageState.PENDING:
+        sketch.flag_stale(stage)
+
+
+def _letter_moves(world: World, asked: Asked) -> tuple[str, str]:
+    """Where the letter is and where the verb leads; refused when it leads nowhere."""
+    state = world.letter(uuid.UUID(asked.choices["dead_letter"])).state
+    if state not in DEAD_LETTER_MOVES[asked.kind]:
+        raise Refusal("stage_state_invalid", f"a dead letter that is {state} cannot be {_PAST[asked.kind]}")
+    return state.value, DEAD_LETTER_MOVES[asked.kind][state].value
+
+
+_PAST = {
+    OperationKind.ACKNOWLEDGE: "acknowledged",
+    OperationKind.REDRIVE: "redriven",
+    OperationKind.DISCARD: "discarded",
+}
+
+
+def _digest(value: Any) -> str:
+    return sha256(rfc8785.dumps(value)).hexdigest()

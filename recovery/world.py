@@ -1,0 +1,237 @@
+"""What plans are made from: a run as it is, with its stages, gates, letters, attempts and effects, at one moment.
+
+`read` gives the same facts to a dry run and, under the run's lock, to the verb itself.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pipelines.errors import Refusal
+from pipelines.graph import descendants
+from pipelines.moves import DEADLINE_EXCEEDED
+from pipelines.signing import Envelope
+from pipelines.sql import query
+from pipelines.states import TERMINAL_RUN, DeadLetterState, RunStatus, StageState
+from recovery import sealing
+from recovery.dispositions import EffectFact
+
+
+@dataclass(frozen=True, slots=True)
+class StageFact:
+    """A stage as it is. `gate` is the moment of its open gate; denied and approved are about gates of this epoch."""
+
+    id: uuid.UUID
+    position: int
+    name: str
+    state: StageState
+    depends_on: tuple[int, ...] = ()
+    run_next_if_failed: bool = False
+    effect_mode: str = "idempotent"
+    effect_protocol: str = "none"
+    has_gate_before: bool = False
+    epoch: int = 1
+    attempt_number: int = 0
+    output_digest: str = ""
+    stale: bool = False
+    gate: str = ""
+    gate_denied: bool = False
+    gate_approved: bool = False  # before its work
+
+    @property
+    def acted_unseen(self) -> bool:
+        """It was tried, acts outside, and does not say what it does there."""
+        return self.effect_mode == "external" and self.effect_protocol == "none" and self.attempt_number > 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFact:
+    """An attempt that is dispatched or running."""
+
+    stage_id: uuid.UUID
+    number: int
+    state: str
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFact:
+    """A dead letter, open or closed."""
+
+    id: uuid.UUID
+    stage_id: uuid.UUID
+    state: DeadLetterState
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One run and all that recovering it depends on; stages in graph order. `now` is the database's."""
+
+    run_id: uuid.UUID
+    status: RunStatus
+    now: datetime
+    stages: tuple[StageFact, ...]
+    workspace_id: uuid.UUID | None = None
+    environment: str = ""
+    is_protected: bool = False
+    release_id: uuid.UUID | None = None
+    paused: bool = False
+    deadline_at: datetime | None = None
+    failure_code: str = ""
+    attempts: tuple[AttemptFact, ...] = ()
+    letters: tuple[LetterFact, ...] = ()
+    effects: tuple[EffectFact, ...] = ()
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL_RUN
+
+    @property
+    def is_final(self) -> bool:
+        """Terminal for good: neither retry nor skip reopens it (I8)."""
+        return self.status == RunStatus.CANCELLED or self.failure_code == DEADLINE_EXCEEDED
+
+    def is_past_deadline(self, now: datetime) -> bool:
+        return self.deadline_at is not None and self.deadline_at <= now
+
+    def stage(self, stage_id: uuid.UUID | None) -> StageFact:
+        return next(stage for stage in self.stages if stage.id == stage_id)
+
+    def behind(self, stage: StageFact) -> list[StageFact]:
+        """The stages that depend on it, directly or not, in graph order."""
+        positions = set(descendants(stage.position, {one.position: one.depends_on for one in self.stages}))
+        return [one for one in self.stages if one.position in positions]
+
+    def effects_of(self, stages: Iterable[StageFact]) -> list[EffectFact]:
+        """What these stages did outside, in any of their attempts."""
+        names = {stage.name for stage in stages}
+        return [effect for effect in self.effects if effect.stage in names]
+
+    def letter(self, letter_id: uuid.UUID) -> LetterFact:
+        return next(letter for letter in self.letters if letter.id == letter_id)
+
+
+def read(run_id: uuid.UUID) -> World:
+    """The world of a run. Exact under its lock; without it a moving run may be met between two moves, and what is
+    planned from that has another digest."""
+    found = query(
+        "SELECT r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.deadline_at,"
+        " r.failure_code FROM pipelines_run r JOIN pipelines_environment e ON e.id = r.environment_id WHERE r.id = %s",
+        [run_id],
+    )
+    if not found:
+        raise Refusal("not_found", "there is no such run")
+    status, now, workspace_id, environment, protected, release_id, paused, deadline_at, failure_code = found[0]
+    return World(
+        run_id=run_id,
+        status=RunStatus(status),
+        now=now,
+        stages=_stages(run_id),
+        workspace_id=workspace_id,
+        environment=environment,
+        is_protected=protected,
+        release_id=release_id,
+        paused=paused,
+        deadline_at=deadline_at,
+        failure_code=failure_code,
+        attempts=_attempts(run_id),
+        letters=_letters(run_id),
+        effects=effects(run_id, workspace_id),
+    )
+
+
+def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...]:
+    """Every effect of the run, of all epochs, with what outside summaries and reconciliations say of each."""
+    rows = query(
+        "SELECT f.id, s.name, f.effect_class, f.state, f.step_id, f.key FROM pipelines_effect f"
+        " JOIN pipelines_stage s ON s.id = f.stage_id WHERE f.run_id = %s ORDER BY s.position, f.declared_at, f.id",
+        [run_id],
+    )
+    if not rows:
+        return ()
+    evidence = _by_effect(
+        "SELECT effect_id, source, summary, is_sealed, is_clean, digest, algorithm, key_id, signature"
+        " FROM recovery_effectevidence WHERE effect_id = ANY(%s) ORDER BY at, id",
+        [row[0] for row in rows],
+    )
+    reconciled = _by_effect(
+        "SELECT effect_id, outcome FROM recovery_reconciliation WHERE effect_id = ANY(%s) ORDER BY at, id",
+        [row[0] for row in rows],
+    )
+    return tuple(
+        EffectFact(
+            stage=stage,
+            effect_class=effect_class,
+            state=state,
+            step_id=step_id,
+            key=key,
+            effect_id=str(effect_id),
+            has_clean_seal=any(_is_clean_seal(workspace_id, effect_id, row) for row in evidence.get(effect_id, ())),
+            evidence=tuple(claim for row in evidence.get(effect_id, ()) if (claim := sealing.claim(row[1]))),
+            reconciled=tuple(outcome for (outcome,) in reconciled.get(effect_id, ())),
+        )
+        for effect_id, stage, effect_class, state, step_id, key in rows
+    )
+
+
+def _is_clean_seal(workspace_id: uuid.UUID, effect_id: uuid.UUID, row: Sequence[Any]) -> bool:
+    source, summary, is_sealed, is_clean, digest, algorithm, key_id, signature = row
+    return sealing.holds(
+        workspace_id,
+        effect_id,
+        source=source,
+        summary=summary,
+        is_sealed=is_sealed,
+        is_clean=is_clean,
+        digest=digest,
+        envelope=Envelope(algorithm, key_id, signature),
+    )
+
+
+def _by_effect(sql: str, effect_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[Sequence[Any]]]:
+    found: dict[uuid.UUID, list[Sequence[Any]]] = {}
+    for effect_id, *rest in query(sql, [effect_ids]):
+        found.setdefault(effect_id, []).append(rest)
+    return found
+
+
+def _stages(run_id: uuid.UUID) -> tuple[StageFact, ...]:
+    rows = query(
+        "SELECT s.id, s.position, s.name, s.state, s.depends_on, s.run_next_if_failed, s.effect_mode,"
+        " s.effect_protocol, coalesce(s.approval->>'when' = 'before', false), s.epoch, s.attempt_number,"
+        " s.output_digest, s.stale,"
+        " coalesce((SELECT g.moment FROM pipelines_gate g WHERE g.stage_id = s.id AND g.state = 'open'), ''),"
+        " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
+        " AND g.state = 'rejected'),"
+        " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
+        " AND g.state = 'approved' AND g.moment = 'before')"
+        " FROM pipelines_stage s WHERE s.run_id = %s ORDER BY s.position",
+        [run_id],
+    )
+    return tuple(
+        StageFact(stage_id, position, name, StageState(state), tuple(depends_on), *rest)
+        for stage_id, position, name, state, depends_on, *rest in rows
+    )
+
+
+def _attempts(run_id: uuid.UUID) -> tuple[AttemptFact, ...]:
+    rows = query(
+        "SELECT a.stage_id, a.number, a.state, a.worker FROM pipelines_attempt a"
+        " JOIN pipelines_stage s ON s.id = a.stage_id"
+        " WHERE s.run_id = %s AND a.state IN ('dispatched', 'running') ORDER BY s.position",
+        [run_id],
+    )
+    return tuple(AttemptFact(*row) for row in rows)
+
+
+def _letters(run_id: uuid.UUID) -> tuple[LetterFact, ...]:
+    rows = query(
+        "SELECT d.id, d.stage_id, d.state FROM pipelines_deadletter d"
+        " JOIN pipelines_stage s ON s.id = d.stage_id WHERE s.run_id = %s ORDER BY d.opened_at, d.id",
+        [run_id],
+    )
+    return tuple(LetterFact(letter_id, stage_id, DeadLetterState(state)) for letter_id, stage_id, state in rows)
