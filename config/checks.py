@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -51,7 +52,7 @@ def server_is_supported(databases: Iterable[str] | None = None, **_: Any) -> lis
 
 
 def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
-    """All that is wrong with an environment. E001–E005 and E009–E012; pure."""
+    """All that is wrong with an environment. E001–E005 and E009–E015."""
     for problem in environment.problems:
         yield _error(1, problem)
     for sentence in environment.unknown:
@@ -73,6 +74,7 @@ def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
     yield from _broker(environment)
     if not _is_fernet_key(environment.encryption_key):
         yield _error(9, "RECOURSE_ENCRYPTION_KEY is not a Fernet key.", "32 bytes in URL-safe base64, 44 characters.")
+    yield from _keyring(environment)
     if environment.production:
         yield from _production(environment)
 
@@ -89,6 +91,28 @@ def _broker(environment: Environment) -> Iterator[checks.CheckMessage]:
             "The file system broker serves one host only, and DATABASE_URL suggests that there are more.",
             "Set CELERY_BROKER_URL to redis://… or amqp://….",
         )
+
+
+def _keyring(environment: Environment) -> Iterator[checks.CheckMessage]:
+    if environment.keyring != "vault":
+        if environment.vault_addr:
+            yield _error(13, "RECOURSE_VAULT_ADDR is set, but keys are kept locally.", "Set RECOURSE_KEYRING to vault.")
+        return
+    address = urlsplit(environment.vault_addr)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        yield _error(13, "RECOURSE_VAULT_ADDR is not an address.", "For example https://vault.example.org:8200.")
+    elif address.scheme == "http" and environment.production:
+        yield _error(13, "RECOURSE_VAULT_ADDR begins with http: the token would travel unencrypted.", "Use https.")
+    if not environment.vault_mount:
+        yield _error(13, "RECOURSE_VAULT_MOUNT is empty.", "Name the mount of a KV secrets engine of version 2.")
+    if bool(environment.vault_token) == bool(environment.vault_token_file):
+        yield _error(
+            14,
+            "One of RECOURSE_VAULT_TOKEN and RECOURSE_VAULT_TOKEN_FILE must be set, and not both.",
+            "A file can be renewed without a restart.",
+        )
+    if environment.vault_ca_file and not Path(environment.vault_ca_file).is_file():
+        yield _error(15, "RECOURSE_VAULT_CA_FILE names no file.", "It holds the authority's certificate, PEM.")
 
 
 def _production(environment: Environment) -> Iterator[checks.CheckMessage]:

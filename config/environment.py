@@ -57,6 +57,30 @@ VARIABLES = (
         "`RECOURSE_DATA/RECOURSE_ENCRYPTION_KEY`.",
     ),
     Variable(
+        "RECOURSE_KEYRING",
+        "local",
+        "Where signing keys are kept: in the console's database, or in HashiCorp Vault.",
+        choices=("local", "vault"),
+    ),
+    Variable("RECOURSE_VAULT_ADDR", "", "Vault's address, for example `https://vault.example.org:8200`."),
+    Variable("RECOURSE_VAULT_MOUNT", "secret", "The mount of a KV secrets engine of version 2."),
+    Variable("RECOURSE_VAULT_PREFIX", "recourse/keyrings", "The path below it; one secret for each workspace."),
+    Variable("RECOURSE_VAULT_NAMESPACE", "", "The namespace, where Vault has them."),
+    Variable("RECOURSE_VAULT_TOKEN", "", "A token with read, create and update on that path."),
+    Variable(
+        "RECOURSE_VAULT_TOKEN_FILE",
+        "",
+        "A file that holds the token, read anew for each request: a Vault Agent may renew it.",
+    ),
+    Variable("RECOURSE_VAULT_CA_FILE", "", "The authority that signed Vault's certificate. Empty: the usual ones."),
+    Variable(
+        "RECOURSE_VAULT_TIMEOUT_MS",
+        "1000",
+        "How long Vault may take to connect and to answer. Runs wait for it, every few seconds at most.",
+        50,
+        30_000,
+    ),
+    Variable(
         "RECOURSE_ENV",
         "development",
         "`production` demands secure cookies and refuses unsafe settings.",
@@ -178,6 +202,15 @@ class Environment:
     debug: bool
     secret_key: str
     encryption_key: str
+    keyring: str
+    vault_addr: str
+    vault_mount: str
+    vault_prefix: str
+    vault_namespace: str
+    vault_token: str
+    vault_token_file: str
+    vault_ca_file: str
+    vault_timeout_ms: int
     host: str
     allowed_hosts: list[str]
     trusted_origins: list[str]
@@ -219,6 +252,15 @@ class Environment:
             debug=read.choice("RECOURSE_DEBUG") == "1",
             secret_key=read.text("SECRET_KEY") or secret_files.secret_key(data_dir, problems),
             encryption_key=read.text("RECOURSE_ENCRYPTION_KEY") or secret_files.encryption_key(data_dir, problems),
+            keyring=read.choice("RECOURSE_KEYRING"),
+            vault_addr=read.text("RECOURSE_VAULT_ADDR").rstrip("/"),
+            vault_mount=read.text("RECOURSE_VAULT_MOUNT").strip("/"),
+            vault_prefix=read.text("RECOURSE_VAULT_PREFIX").strip("/"),
+            vault_namespace=read.text("RECOURSE_VAULT_NAMESPACE"),
+            vault_token=read.text("RECOURSE_VAULT_TOKEN"),
+            vault_token_file=read.text("RECOURSE_VAULT_TOKEN_FILE"),
+            vault_ca_file=read.text("RECOURSE_VAULT_CA_FILE"),
+            vault_timeout_ms=read.number("RECOURSE_VAULT_TIMEOUT_MS"),
             host=read.text("RECOURSE_HOST"),
             allowed_hosts=_words(read.text("RECOURSE_ALLOWED_HOSTS")),
             trusted_origins=_words(read.text("RECOURSE_TRUSTED_ORIGINS")),

@@ -116,3 +116,13 @@ RECOURSE_WAITING_PULLS = env.waiting_pulls
 RECOURSE_RETENTION_DAYS = env.retention_days
 RECOURSE_HANDLERS = env.handlers
 RECOURSE_ENCRYPTION_KEY = env.encryption_key
+
+RECOURSE_KEYRING = env.keyring
+RECOURSE_VAULT_ADDR = env.vault_addr
+RECOURSE_VAULT_MOUNT = env.vault_mount
+RECOURSE_VAULT_PREFIX = env.vault_prefix
+RECOURSE_VAULT_NAMESPACE = env.vault_namespace
+RECOURSE_VAULT_TOKEN = env.vault_token
+RECOURSE_VAULT_TOKEN_FILE = env.vault_token_file
+RECOURSE_VAULT_CA_FILE = env.vault_ca_file
+RECOURSE_VAULT_TIMEOUT_MS = env.vault_timeout_ms

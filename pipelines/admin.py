@@ -64,7 +64,7 @@ class WorkspaceAdmin(TenantAdmin):
 
     def save_model(self, request: HttpRequest, obj: Workspace, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
-        catalog.raise_ladder(obj)
+        catalog.furnish(obj)
         Member.objects.create(workspace=obj, user=cast(Any, request.user), role=Role.ADMIN)
         actor = Actor(request.user.get_username(), obj.id, "admin", user_id=request.user.pk, role=Role.ADMIN)
         record(actor, "workspace.save", "allowed", data={"workspace": obj.slug})

@@ -13,6 +13,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import Max
 
+from pipelines import keyring
 from pipelines.access import ADMINISTER, RELEASE, Actor
 from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
@@ -26,15 +27,16 @@ def ensure_workspace(slug: str) -> tuple[Workspace, bool]:
     with transaction.atomic():
         workspace, created = Workspace.objects.get_or_create(slug=slug)
         if created:
-            raise_ladder(workspace)
+            furnish(workspace)
     return workspace, created
 
 
-def raise_ladder(workspace: Workspace) -> None:
-    """Gives a new workspace its environments."""
+def furnish(workspace: Workspace) -> None:
+    """Gives a new workspace its environments and its signing keys."""
     Environment.objects.bulk_create(
         Environment(workspace=workspace, slug=slug, rank=rank, protected=protected) for slug, rank, protected in LADDER
     )
+    keyring.prepare(workspace.id)
 
 
 def ensure_environment(workspace: Workspace, slug: str) -> tuple[Environment, bool]:

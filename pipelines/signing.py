@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 import structlog
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from pipelines import keyring
+from pipelines.keyring import KeyState, PublicKey
 
 log = structlog.get_logger(__name__)
 ED25519 = "ed25519"
@@ -39,56 +39,45 @@ def sign(workspace_id: uuid.UUID, message: bytes) -> Envelope:
     try:
         key = keyring.signing_key(workspace_id)
     except keyring.Unavailable as error:
-        log.error("signing.no_key", workspace=str(workspace_id), why=str(error))
+        if not error.remembered:  # told once for each time that the store was asked, not for each signature
+            log.error("signing.no_key", workspace=str(workspace_id), why=str(error))
         return Envelope()
     return Envelope(ED25519, key.key_id, base64.b64encode(key.private.sign(message)).decode())
 
 
 def verify(workspace_id: uuid.UUID, envelope: Envelope, message: bytes) -> Verdict:
-    """Whether the envelope fits the message, by the key's state as it is now; whatever is missing or odd is invalid."""
+    """Whether the envelope fits the message, by the key's state as it is now; whatever is missing or odd is invalid,
+    and so is everything while the keyring cannot be read."""
     return verify_all([(workspace_id, envelope, message)])[0]
 
 
 def verify_all(asked: Iterable[tuple[uuid.UUID, Envelope, bytes]]) -> list[Verdict]:
-    """As `verify`, for many at one moment: each key is read once."""
-    known: dict[tuple[uuid.UUID, str], tuple[Ed25519PublicKey | None, str]] = {}
+    """As `verify`, for many at one moment: each workspace's keyring is read once, now."""
+    known: dict[uuid.UUID, Mapping[str, PublicKey]] = {}
     verdicts = []
     for workspace_id, envelope, message in asked:
-        signature = _signature(envelope)
-        if signature is None:
-            verdicts.append(Verdict.INVALID)
-            continue
-        named = (workspace_id, envelope.key_id)
-        if named not in known:
-            known[named] = _public_key(*named)
-        verdicts.append(_judge(*known[named], signature, message))
+        if workspace_id not in known:
+            known[workspace_id] = _keys(workspace_id)
+        verdicts.append(_verdict(known[workspace_id], envelope, message))
     return verdicts
 
 
-def _signature(envelope: Envelope) -> bytes | None:
-    if envelope.algorithm != ED25519 or not envelope.key_id or not envelope.signature:
-        return None
+def _keys(workspace_id: uuid.UUID) -> Mapping[str, PublicKey]:
     try:
-        return base64.b64decode(envelope.signature, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _public_key(workspace_id: uuid.UUID, key_id: str) -> tuple[Ed25519PublicKey | None, str]:
-    try:
-        return keyring.public_key(workspace_id, key_id)
+        return keyring.read(workspace_id).keys
     except keyring.Unavailable as error:
         log.error("signing.cannot_verify", workspace=str(workspace_id), why=str(error))
-        return None, "unknown"
+        return {}
 
 
-def _judge(key: Ed25519PublicKey | None, state: str, signature: bytes, message: bytes) -> Verdict:
-    if key is None:
+def _verdict(keys: Mapping[str, PublicKey], envelope: Envelope, message: bytes) -> Verdict:
+    key = keys.get(envelope.key_id)
+    if key is None or envelope.algorithm != ED25519:
         return Verdict.INVALID
-    if state == "revoked":
+    if key.state == KeyState.REVOKED:
         return Verdict.REVOKED_KEY
     try:
-        key.verify(signature, message)
-    except InvalidSignature:
+        key.key.verify(base64.b64decode(envelope.signature, validate=True), message)
+    except (InvalidSignature, binascii.Error, ValueError):
         return Verdict.INVALID
     return Verdict.VALID

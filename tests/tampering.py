@@ -235,10 +235,8 @@ def key_of_the_forger(scene: Scene) -> None:
 
 
 def revoked_key(scene: Scene) -> None:
-    store = keyring._store()
-    version, document = store.read(scene.run.workspace_id)
-    document["keys"][scene.used.key_id]["state"] = "revoked"
-    store.write(scene.run.workspace_id, document, version=version)
+    found = keyring.read(scene.run.workspace_id)
+    keyring.write(found, found.revoked(scene.used.key_id))
 
 
 def no_envelope(scene: Scene) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import psutil
 import pytest
+from django.conf import settings
 from django.db import connection
 from kombu import Connection
 
@@ -44,6 +45,7 @@ class Console:
             "DATABASE_URL": _database_url(),
             "CELERY_BROKER_URL": self.broker,
             "RECOURSE_DATA": str(self.folder),
+            "RECOURSE_ENCRYPTION_KEY": settings.RECOURSE_ENCRYPTION_KEY,
             "RECOURSE_HANDLERS": "tests.pipelines.executor_handlers",
             "RECOURSE_LEASE_SECONDS": str(LEASE_SECONDS),
             "RECOURSE_RENEW_SECONDS": "1",
