@@ -17,7 +17,7 @@ from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, pa
 from pipelines.list_filters import DeadLetterFilter
 from pipelines.models import DeadLetter
 from pipelines.paging import page_of, read_cut
-from recovery import dead_letters, serializers
+from recovery import dead_letters, reconciliation_api, serializers
 from recovery.filters import OperationFilter
 from recovery.queries import operations
 from recovery.transitions import (
@@ -200,4 +200,5 @@ urlpatterns = [
     path("dead-letters/<str:letter_id>/acknowledge", Acknowledge.as_view()),
     path("dead-letters/<str:letter_id>/redrive", Redrive.as_view()),
     path("dead-letters/<str:letter_id>/discard", Discard.as_view()),
+    *reconciliation_api.urlpatterns,
 ]

@@ -1,14 +1,12 @@
 """What outside systems say about effects: summaries, sealed by their digest, signed as stored, only ever added.
 
-A summary is any JSON. When it is an object whose `outcome` is one of committed, absent, contradicted, that is what it
-claims; without one, a clean sealed summary counts as seen and claims nothing. Serves O28, O44–O46, I7.
+A summary is any JSON; what it claims, `sealing.claim` reads. Serves O28, O44–O46, I7.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -22,8 +20,8 @@ from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import Effect, LateEvidence
 from pipelines.transitions import lock_run
+from recovery import sealing
 from recovery.models import EffectEvidence
-from recovery.states import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +47,17 @@ class Summary:
         if self.digest is not None and self.digest.lower() != sha256(text.encode()).hexdigest():
             raise _wrong("digest", "is not the SHA-256 of the summary's RFC 8785 form")
         return text
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is kept beside an operation, with the digest of its own."""
+        text = self.text()
+        return {
+            "summary": json.loads(text),
+            "source": self.source,
+            "sealed": self.is_sealed,
+            "clean": self.clean,
+            "digest": sha256(text.encode()).hexdigest(),
+        }
 
 
 def add_evidence(
@@ -84,25 +93,11 @@ def keep(effect: Effect, summary: Summary, actor: Actor) -> tuple[EffectEvidence
     if known is not None:
         return known, False
     evidence = EffectEvidence(id=new_id(), summary=text, **told)
-    envelope = signing.sign(actor.workspace_id, message(evidence))
+    envelope = signing.sign(actor.workspace_id, _message(evidence))
     evidence.algorithm, evidence.key_id = envelope.algorithm, envelope.key_id
     evidence.signature = envelope.signature
     evidence.save(force_insert=True)
     return evidence, True
-
-
-def message(evidence: EffectEvidence) -> bytes:
-    """The bytes that the console signs: what it is of, what it says, and what was said of it."""
-    return rfc8785.dumps(
-        {
-            "clean": evidence.is_clean,
-            "digest": evidence.digest,
-            "effect": str(evidence.effect_id),
-            "evidence": str(evidence.id),
-            "sealed": evidence.is_sealed,
-            "source": evidence.source,
-        }
-    )
 
 
 def is_trusted(evidence: EffectEvidence, workspace_id: uuid.UUID) -> bool:
@@ -110,19 +105,7 @@ def is_trusted(evidence: EffectEvidence, workspace_id: uuid.UUID) -> bool:
     if sha256(evidence.summary.encode()).hexdigest() != evidence.digest:
         return False
     envelope = signing.Envelope(evidence.algorithm, evidence.key_id, evidence.signature)
-    return signing.verify(workspace_id, envelope, message(evidence)) == signing.Verdict.VALID
-
-
-def has_clean_seal(evidence: EffectEvidence, workspace_id: uuid.UUID) -> bool:
-    """Whether it counts as the clean sealed summary that a committed effect needs (O44)."""
-    return evidence.is_sealed and evidence.is_clean and is_trusted(evidence, workspace_id)
-
-
-def claim(summary: str) -> str | None:
-    """The outcome that a stored summary claims; None when it names none."""
-    said = json.loads(summary)
-    found = said.get("outcome") if isinstance(said, Mapping) else None
-    return found if isinstance(found, str) and found in Outcome.values else None
+    return signing.verify(workspace_id, envelope, _message(evidence)) == signing.Verdict.VALID
 
 
 def effect_of(run_id: uuid.UUID, effect_id: uuid.UUID) -> Effect:
@@ -139,6 +122,16 @@ def late_results(stage_id: uuid.UUID, attempt_id: uuid.UUID | None = None) -> li
     if attempt_id is not None:
         late = late.filter(attempt_id=attempt_id)
     return list(late.order_by("-id")[:50])
+
+
+def _message(evidence: EffectEvidence) -> bytes:
+    return sealing.message(
+        evidence.effect_id,
+        evidence.source,
+        evidence.digest,
+        is_sealed=evidence.is_sealed,
+        is_clean=evidence.is_clean,
+    )
 
 
 def _wrong(field: str, message: str) -> Refusal:

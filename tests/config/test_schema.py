@@ -27,6 +27,7 @@ from config.wsgi import application
 from pipelines import catalog, releases
 from pipelines.models import Application, DeadLetter, Environment, Run
 from tests.cast import Hand, Person, Worker, stages_of
+from tests.recovery.stories import effect_of
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 BOUNDED = settings(
@@ -60,6 +61,7 @@ def things(
     """One of each thing that a path may name, so that calls get past 404."""
     run = start_run("first", "second")
     hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
+    effect = effect_of(run, "first")
     admin = people["admin"].actor
     pipeline, _ = catalog.save_pipeline(actor=admin, slug="nightly", name="Nightly")
     definition = {"slug": "nightly", "name": "Nightly", "stages": [{"name": "a", "handler": "Handler"}]}
@@ -73,6 +75,7 @@ def things(
         "execution_id": str(run.id),
         "run_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
+        "effect_id": str(effect.id),
         "letter_id": str(DeadLetter.objects.get().id),
         "application_id": str(application.id),
         "release_id": str(release.id),

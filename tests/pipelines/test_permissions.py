@@ -15,10 +15,12 @@ from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, DeadLetter, Environment, Role, Run, Stage
 from tests.cast import Api, Hand, Person, stages_of
+from tests.recovery.stories import effect_of
 
 # The table of model §5, route by route. A route that is not here fails the tests: decide who may, then write it down.
 VIEWERS = {"viewer", "operator", "approver", "release_manager", "admin"}
 OPERATORS = {"operator", "release_manager", "admin"}
+DECIDERS = {"approver", "release_manager", "admin"}
 RELEASERS = {"release_manager", "admin"}
 ADMINS = {"admin"}
 ROUTES: dict[tuple[str, str], set[str]] = {
@@ -35,6 +37,10 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "stages/<str:stage_id>/policies"): VIEWERS,
     ("POST", "stages/<str:stage_id>/retry"): OPERATORS,
     ("POST", "stages/<str:stage_id>/skip"): OPERATORS,
+    ("POST", "stages/<str:stage_id>/reconcile"): DECIDERS,
+    ("GET", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): VIEWERS,
+    ("POST", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): DECIDERS,
+    ("POST", "executions/<str:execution_id>/effects/<str:effect_id>/reconciliation"): DECIDERS,
     ("GET", "environments"): VIEWERS,
     ("POST", "environments"): ADMINS,
     ("GET", "applications"): VIEWERS,
@@ -113,6 +119,7 @@ def things(
     """One of each thing that a path may name, by the name of its parameter."""
     run = start_run("first")
     hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
+    effect = effect_of(run, "first")
     admin = people["admin"].actor
     pipeline, _ = catalog.save_pipeline(actor=admin, slug="nightly", name="Nightly")
     definition = {"slug": "nightly", "name": "Nightly", "stages": [{"name": "a", "handler": "Handler"}]}
@@ -125,6 +132,7 @@ def things(
     return {
         "execution_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
+        "effect_id": str(effect.id),
         "letter_id": str(DeadLetter.objects.get().id),
         "application_id": str(application.id),
         "release_id": str(release.id),
