@@ -18,6 +18,7 @@ urlpatterns = [
     path("", include("approvals.api")),
     path("v1/", include("pipelines.api.operations")),
     path("v1/", include("recovery.api")),
+    path("v1/", include("recovery.evidence_graph_api")),
     path("v1/schema", openapi.schema),
     path("v1/docs", openapi.docs),
 ]

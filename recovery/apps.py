@@ -7,8 +7,10 @@ class RecoveryConfig(AppConfig):
     name = "recovery"
 
     def ready(self) -> None:
-        from pipelines import retention
+        from pipelines import blockers, retention
+        from recovery import waiting
 
+        blockers.also(waiting.blockers)
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")
         retention.goes_with_run("recovery_operation")

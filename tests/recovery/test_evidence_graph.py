@@ -1,0 +1,216 @@
+"""The evidence graph of a run: what it came out of, what was asked for on it, who agreed, what came of it (O59).
+
+The operations here are rows as the verbs leave them; the verbs themselves are proved elsewhere.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from pipelines import queries
+from pipelines.models import Checkpoint, Run
+from recovery import evidence_graph as graphs
+from recovery.models import Operation, OperationDecision
+from recovery.states import Disposition, OperationKind, OperationState
+from tests.cast import Api, Hand, Person
+
+pytestmark = pytest.mark.django_db
+
+StartRun = Callable[..., Run]
+Ask = Callable[..., Operation]
+
+
+@pytest.fixture
+def ask(people: dict[str, Person]) -> Ask:
+    """An operation on a run, asked for by the operator."""
+
+    def make(run: Run, kind: OperationKind = OperationKind.RERUN, **more: Any) -> Operation:
+        told = {"state": OperationState.DISPATCHED, "disposition": Disposition.RECOVERY_ALLOWED, **more}
+        asker = people["operator"].user
+        return Operation.objects.create(
+            workspace_id=run.workspace_id, kind=kind, run=run, requested_by=asker, channel="api", **told
+        )
+
+    return make
+
+
+@pytest.fixture
+def fork(start_run: StartRun, ask: Ask) -> Callable[..., tuple[Run, Operation]]:
+    """A run made out of another by a rerun from its newest checkpoint."""
+
+    def make(source: Run, **more: Any) -> tuple[Run, Operation]:
+        run = start_run("load", name="again", key=str(uuid.uuid4()))
+        Run.objects.filter(id=run.id).update(recovered_from=source, recovery={"type": "rerun"})
+        newest = Checkpoint.objects.filter(run=source).latest("sequence")
+        return Run.objects.get(id=run.id), ask(source, target=run.id, checkpoint=newest.id, **more)
+
+    return make
+
+
+def test_a_rerun_is_seen_whole_from_its_source_and_from_its_target(
+    start_run: StartRun, fork: Any, people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    """O57, O59: source, checkpoint, operation, disposition, approval, target, whichever end one looks from."""
+    source = start_run("load", name="nightly")
+    target, operation = fork(source, disposition=Disposition.OPERATOR_REVIEW_REQUIRED)
+    OperationDecision.objects.create(operation=operation, user=people["approver"].user, approved=True, reason="checked")
+    for run in (source, target):
+        answer = as_person(people["viewer"]).get(f"/v1/executions/{run.id}/evidence")
+        assert answer.status_code == 200
+        graph = answer.json()
+        assert graph["complete"] is True
+        assert {node["kind"] for node in graph["nodes"]} == set(graphs.KINDS)
+        assert {
+            (_kind(graph, edge["from_id"]), edge["kind"], _kind(graph, edge["to_id"])) for edge in graph["edges"]
+        } == {
+            ("source", "asked_on", "operation"),
+            ("source", "recorded", "checkpoint"),
+            ("checkpoint", "starts_from", "operation"),
+            ("operation", "judged", "disposition"),
+            ("disposition", "decided_by", "approval"),
+            ("operation", "made", "target"),
+        }
+        by_kind = {node["kind"]: node for node in graph["nodes"]}
+        assert by_kind["source"]["facts"]["execution_id"] == str(source.id)
+        assert by_kind["target"]["facts"]["execution_id"] == str(target.id)
+        assert by_kind["checkpoint"]["status"] == "valid"
+        assert by_kind["disposition"]["status"] == "operator_review_required"
+        assert by_kind["approval"]["facts"] == {"decided_by": "approver-acme", "reason": "checked"}
+
+
+def test_a_target_that_is_only_reserved_is_told_as_such(
+    start_run: StartRun, ask: Ask, people: dict[str, Person]
+) -> None:
+    """O30, I10: its id is known before the run is."""
+    reserved = uuid.uuid4()
+    source = start_run("load")
+    ask(source, state=OperationState.RESERVED, target=reserved)
+    graph = graphs.evidence_graph(people["viewer"].actor, source)
+    (target,) = [node for node in graph.nodes if node.kind == "target"]
+    assert (target.status, target.facts) == ("reserved", {"execution_id": str(reserved)})
+
+
+def test_what_waits_for_somebody_has_an_open_approval(start_run: StartRun, ask: Ask, people: dict[str, Person]) -> None:
+    source = start_run("load")
+    ask(source, state=OperationState.AWAITING_APPROVAL)
+    graph = graphs.evidence_graph(people["viewer"].actor, source)
+    (approval,) = [node for node in graph.nodes if node.kind == "approval"]
+    assert (approval.status, approval.facts["decided_by"]) == ("awaiting_approval", None)
+    assert "target" not in {node.kind for node in graph.nodes}
+
+
+def test_a_fork_of_a_fork_shows_the_whole_line_and_no_siblings(
+    start_run: StartRun, fork: Any, people: dict[str, Person]
+) -> None:
+    first = start_run("load")
+    second, _ = fork(first)
+    sibling, _ = fork(first)
+    third, _ = fork(second)
+    runs = _runs(graphs.evidence_graph(people["viewer"].actor, third))
+    assert runs == {str(first.id): "source", str(second.id): "target", str(third.id): "target"}
+    assert str(sibling.id) in _runs(graphs.evidence_graph(people["viewer"].actor, first))
+
+
+def test_every_edge_has_both_ends_and_every_node_is_there_once(
+    start_run: StartRun, fork: Any, ask: Ask, hand: Hand, people: dict[str, Person]
+) -> None:
+    source = start_run("load")
+    hand.finish()
+    for kind in OperationKind:
+        ask(source, kind, state=OperationState.SUCCEEDED)
+    target, _ = fork(source)
+    for run in (source, target):
+        graph = graphs.evidence_graph(people["viewer"].actor, run)
+        ids = [node.id for node in graph.nodes]
+        assert len(ids) == len(set(ids))
+        assert {end for edge in graph.edges for end in (edge.from_id, edge.to_id)} <= set(ids)
+
+
+def test_a_run_that_nothing_was_asked_of_is_its_own_source(start_run: StartRun, people: dict[str, Person]) -> None:
+    run = start_run("load")
+    graph = graphs.evidence_graph(people["viewer"].actor, run)
+    assert [(node.kind, node.id) for node in graph.nodes] == [("source", f"run:{run.id}")]
+    assert graph.edges == ()
+
+
+def test_old_pauses_are_left_out_before_any_fork_and_that_is_said(
+    start_run: StartRun, fork: Any, ask: Ask, people: dict[str, Person]
+) -> None:
+    source = start_run("load")
+    target, _ = fork(source)
+    for _ in range(graphs.MOST + 5):
+        ask(source, OperationKind.PAUSE, state=OperationState.SUCCEEDED)
+    graph = graphs.evidence_graph(people["viewer"].actor, source)
+    assert graph.complete is False
+    assert str(target.id) in _runs(graph)
+    assert sum(node.kind == "operation" for node in graph.nodes) == graphs.MOST
+
+
+def test_nobody_else_sees_it(
+    start_run: StartRun, outsider: Person, sibling_key: str, as_person: Callable[[Person], Api], api: Api
+) -> None:
+    """I16: another workspace's and another application's id is 404; the run's own key may read."""
+    path = f"/v1/executions/{start_run('load').id}/evidence"
+    assert as_person(outsider).get(path).status_code == 404
+    assert Api({"X-API-Key": sibling_key}).get(path).status_code == 404
+    assert api.get(path).status_code == 200
+
+
+def test_the_number_of_queries_does_not_grow_with_the_operations(
+    start_run: StartRun, fork: Any, people: dict[str, Person]
+) -> None:
+    few, many = start_run("load", key="few"), start_run("load", key="many")
+    fork(few)
+    for _ in range(12):
+        fork(many)
+    actor = people["viewer"].actor
+    counts = []
+    for run in (few, many):
+        found = queries.run_detail(actor, run.id)
+        with CaptureQueriesContext(connection) as captured:
+            graphs.evidence_graph(actor, found)
+        counts.append(len(captured))
+    assert counts[0] == counts[1] <= 8
+
+
+def test_a_run_says_which_operations_somebody_must_still_do_something_about(
+    start_run: StartRun, ask: Ask, hand: Hand
+) -> None:
+    """I10, O30: waiting for approval, in review, or reserved and not dispatched; what is done holds nothing."""
+    run = start_run("load")
+    hand.finish()
+    for state in (OperationState.SUCCEEDED, OperationState.DENIED, OperationState.DISPATCHED):
+        ask(run, state=state)
+    assert queries.blockers(run) == []
+    target = uuid.uuid4()
+    ask(run, state=OperationState.AWAITING_APPROVAL)
+    ask(
+        run,
+        state=OperationState.REVIEW_REQUIRED,
+        reasons=[{"code": "no_seal", "text": "charge has no sealed evidence"}],
+    )
+    ask(run, state=OperationState.RESERVED, target=target)
+    approval, review, reserved = queries.blockers(run)
+    assert (approval.holder, approval.next_look) == ("a person", None)
+    assert approval.cause.startswith("the rerun that operator-acme asked for at ")
+    assert approval.cause.endswith("waits for approval by somebody else")
+    assert (review.holder, review.next_look) == ("a person", None)
+    assert "is in review: charge has no sealed evidence; somebody else with the right" in review.cause
+    assert reserved.holder == "the engine"
+    assert reserved.next_look is not None
+    assert f"has reserved run {target}, which is not dispatched yet" in reserved.cause
+
+
+def _kind(graph: dict[str, Any], node_id: str) -> str:
+    (kind,) = [node["kind"] for node in graph["nodes"] if node["id"] == node_id]
+    return kind
+
+
+def _runs(graph: graphs.Graph) -> dict[str, str]:
+    return {node.facts["execution_id"]: node.kind for node in graph.nodes if node.id.startswith("run:")}
