@@ -20,6 +20,7 @@ class ResumeStage(Endpoint):
     """Decides the gate for which a stage waits. The same decision again is accepted, another refused (P78–P82)."""
 
     body = GateAnswer
+    action = "gate.decide"
 
     @extend_schema(request=GateAnswer, responses=GateOutcome)
     def post(self, key: KeyHolder, body: dict[str, Any], stage_id: uuid.UUID) -> HttpResponse:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pipelines.access import DECIDE, Actor
-from pipelines.audit import NO_OP, audited
+from pipelines.audit import NO_OP, audited, standing
 from pipelines.errors import Refusal
 from pipelines.models import Gate, GateDecision, GateMoment
 from pipelines.moves import RunRow
@@ -47,6 +47,7 @@ def decide_gate(stage_id: uuid.UUID, *, actor: Actor, approved: bool, reason: st
         moves, run = lock_run(found[0][0], actor)
         actor.require(DECIDE)
         stage = moves.stages[stage_id]
+        entry.before = standing(run, stage)
         gate = Gate.objects.filter(stage_id=stage_id, epoch=stage.epoch).order_by("-opened_at", "-id").first()
         if gate is not None and _repeats(gate, actor, approved, reason):
             entry.outcome = NO_OP
@@ -73,6 +74,7 @@ def decide_gate(stage_id: uuid.UUID, *, actor: Actor, approved: bool, reason: st
                 moves.stage(stage, "approve_before", reason=reason)
         moves.settle()
         moves.save()
+        entry.after = standing(run, stage)
     return Decision(stage_id, stage.state, approved, reason)
 
 

@@ -33,6 +33,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "config.request_id.RequestIdMiddleware",
     "config.metrics.RequestMetricsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "config.security.AnswerHeadersMiddleware",

@@ -17,6 +17,9 @@ from pipelines.models import (
     Attempt,
     AttemptProgress,
     AuditEvent,
+    AuditHead,
+    AuditPending,
+    AuditSeal,
     Checkpoint,
     CheckpointEvidence,
     ContextItem,
@@ -306,6 +309,24 @@ class AuditEventAdmin(TenantAdmin):
     found_by = ("pk", "run")
     ordering = ("-at", "-id")
     list_display = ("at", "actor", "channel", "action", "outcome", "code", "run")
+
+
+@admin.register(AuditPending)
+class AuditPendingAdmin(TenantAdmin):
+    list_display = ("event",)
+
+
+@admin.register(AuditSeal)
+class AuditSealAdmin(TenantAdmin):
+    found_by = ("event",)
+    list_display = ("workspace", "position", "event")
+    list_select_related = ("workspace",)
+
+
+@admin.register(AuditHead)
+class AuditHeadAdmin(TenantAdmin):
+    list_display = ("workspace", "position", "hash", "sealed_at", "key_id")
+    list_select_related = ("workspace",)
 
 
 @admin.register(Checkpoint)

@@ -1,27 +1,53 @@
-"""Who did, tried or was refused what, over which channel, and why: one row per request, only ever added."""
+"""Who did, tried or was refused what, over which channel, and why: one event per request, only ever added.
+
+A request is what somebody known asked to be changed: a mutating call of `/v1`, a creation, cancel or gate decision by
+an application, an act on a screen, a save or action of the admin site, a change that a command makes. It leaves one
+event, whether it was allowed, changed nothing, was denied or failed, also when its body was wrong. The event commits
+with what it tells of; a refusal's has a transaction of its own. Not requests: reading, previews, and what workers say,
+which the engine's own events tell. Serves O4, F145, I7.
+"""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from django.db import transaction
+import structlog
+from django.db import DatabaseError, transaction
 
 from pipelines.access import Actor
 from pipelines.errors import Refusal
-from pipelines.models import AuditEvent
+from pipelines.ids import new_id
+from pipelines.models import AuditOutcome
+from pipelines.sql import execute
 
-ALLOWED, NO_OP, DENIED, FAILED = "allowed", "no_op", "denied", "failed"
+ALLOWED, NO_OP, DENIED, FAILED = AuditOutcome.ALLOWED, AuditOutcome.NO_OP, AuditOutcome.DENIED, AuditOutcome.FAILED
+INTERNAL_ERROR = "internal_error"
+SAYING_NO = frozenset({"checkpoint_integrity_invalid", "recovery_denied"})  # as final as a missing right
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class Entry:
-    """The audit event in the making: the verb may change the outcome to `no_op` and add facts to `data`."""
+    """The audit event in the making: the verb may change the outcome to `no_op`, and add what it found and did.
 
+    `before` and `after` are the states that matter, such as {"run": "running", "stage": "failed", "epoch": 1}.
+    """
+
+    run: uuid.UUID | None = None
+    stage: uuid.UUID | None = None
+    reason: str = ""
     outcome: str = ALLOWED
+    code: str = ""
+    on_behalf_of: str = ""
+    before: Any = None
+    after: Any = None
+    plan_digest: str = ""
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -33,18 +59,47 @@ def audited(
     run: uuid.UUID | None = None,
     stage: uuid.UUID | None = None,
     reason: str = "",
+    on_behalf_of: str = "",
+    plan_digest: str = "",
+    before: Any = None,
+    after: Any = None,
     **data: Any,
 ) -> Iterator[Entry]:
-    """One transaction for a verb and its audit event; a refusal undoes the verb and is recorded in one of its own."""
-    entry = Entry(data=dict(data))
+    """One transaction for a verb and its audit event; a refusal undoes the verb and is recorded in one of its own.
+
+    A refusal that comes out of here has its event: `record_refusal` further up adds no second one.
+    """
+    entry = Entry(
+        run=run,
+        stage=stage,
+        reason=reason,
+        on_behalf_of=on_behalf_of,
+        plan_digest=plan_digest,
+        before=before,
+        after=after,
+        data=dict(data),
+    )
     try:
         with transaction.atomic():
             yield entry
-            record(actor, action, entry.outcome, run=run, stage=stage, reason=reason, data=entry.data)
+            write(actor, action, entry)
     except Refusal as refusal:
-        outcome = DENIED if refusal.status == 403 else FAILED
-        record(actor, action, outcome, run=run, stage=stage, reason=reason, code=refusal.code, data=entry.data)
+        record_refusal(actor, action, refusal, entry)
         raise
+    except Exception:
+        _record_fault(actor, action, entry)
+        raise
+
+
+def record_refusal(actor: Actor, action: str, refusal: Refusal, entry: Entry) -> None:
+    """Adds the event of a refused request, unless the refusal has one already."""
+    if refusal.is_recorded:
+        return
+    entry.outcome = DENIED if refusal.status == 403 or refusal.code in SAYING_NO else FAILED
+    entry.code = refusal.code
+    entry.after = None
+    write(actor, action, entry)
+    refusal.is_recorded = True
 
 
 def record(
@@ -59,16 +114,76 @@ def record(
     data: dict[str, Any] | None = None,
 ) -> None:
     """Adds one audit event, in the caller's transaction where there is one."""
-    AuditEvent.objects.create(
-        workspace_id=actor.workspace_id,
-        action=action,
-        outcome=outcome,
-        code=code,
-        user_id=actor.user_id,
-        actor=actor.name,
-        channel=actor.channel,
-        run=run,
-        stage=stage,
-        reason=reason,
-        data=data or {},
+    write(actor, action, Entry(run=run, stage=stage, reason=reason, outcome=outcome, code=code, data=data or {}))
+
+
+def write(actor: Actor, action: str, entry: Entry) -> None:
+    """Adds the event as it stands, in the caller's transaction where there is one."""
+    execute(
+        "INSERT INTO pipelines_auditevent (id, workspace_id, at, action, outcome, code, user_id, actor, channel,"
+        " on_behalf_of, run, stage, reason, before, after, plan_digest, request_id, data)"
+        " VALUES (%s, %s, recourse_now(), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb, %s, %s,"
+        " %s::jsonb)",
+        [
+            new_id(),
+            actor.workspace_id,
+            action,
+            str(entry.outcome),
+            entry.code,
+            actor.user_id,
+            actor.name,
+            actor.channel,
+            entry.on_behalf_of,
+            entry.run,
+            entry.stage,
+            entry.reason,
+            _json(entry.before),
+            _json(entry.after),
+            entry.plan_digest,
+            request_id(),
+            _json(entry.data),
+        ],
     )
+
+
+class RunStates(Protocol):
+    """A run as far as an audit event tells of it."""
+
+    @property
+    def status(self) -> str: ...
+
+
+class StageStates(Protocol):
+    """A stage as far as an audit event tells of it."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+
+
+def standing(run: RunStates, stage: StageStates | None = None) -> dict[str, Any]:
+    """Where a run and one stage of it stand now: {run, stage, epoch}, for an entry's `before` and `after`."""
+    told: dict[str, Any] = {"run": str(run.status)}
+    if stage is not None:
+        told |= {"stage": str(stage.state), "epoch": stage.epoch}
+    return told
+
+
+def request_id() -> str:
+    """The id of the request or command that is being served; the same stands in its log lines and its answer."""
+    return str(structlog.contextvars.get_contextvars().get("request_id", ""))
+
+
+def _record_fault(actor: Actor, action: str, entry: Entry) -> None:
+    """A fault of ours, or of the database: told if it can be; what went wrong goes on up either way."""
+    entry.outcome, entry.code, entry.after = FAILED, INTERNAL_ERROR, None
+    try:
+        with transaction.atomic():
+            write(actor, action, entry)
+    except DatabaseError as error:
+        log.error("audit.not_recorded", action=action, actor=actor.name, error=str(error).strip())
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, default=str)

@@ -62,7 +62,8 @@ def save_environment(
         environment.rank = environment.rank if rank is None else rank
         environment.protected = environment.protected if protected is None else protected
         after = {"rank": environment.rank, "protected": environment.protected}
-        entry.data.update(created=created, before=None if created else before, after=after)
+        entry.data["created"] = created
+        entry.before, entry.after = None if created else before, after
         if not created and before == after:
             entry.outcome = NO_OP
         environment.save(update_fields=["rank", "protected"])
@@ -84,7 +85,7 @@ def rename_application(application_id: uuid.UUID, *, actor: Actor, name: str) ->
     with audited(actor, "application.rename", application_id=str(application_id), name=name) as entry:
         actor.require(ADMINISTER)
         application = _locked(Application, application_id, actor)
-        entry.data["before"] = application.name
+        entry.before, entry.after = {"name": application.name}, {"name": name}
         if application.name == name:
             entry.outcome = NO_OP
         application.name = name
@@ -100,6 +101,8 @@ def save_pipeline(*, actor: Actor, slug: str, name: str, description: str = "") 
             workspace_id=actor.workspace_id, slug=slug, defaults={"name": name, "description": description}
         )
         entry.data["created"] = created
+        entry.before = None if created else {"name": pipeline.name, "description": pipeline.description}
+        entry.after = {"name": name, "description": description}
         if not created and (pipeline.name, pipeline.description) == (name, description):
             entry.outcome = NO_OP
         pipeline.name, pipeline.description = name, description
@@ -126,8 +129,8 @@ def change_policy(policy_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, A
     with audited(actor, "policy.change", policy_id=str(policy_id), after=dict(changes)) as entry:
         actor.require(ADMINISTER)
         policy = _locked(Policy, policy_id, actor)
-        entry.data["before"] = {name: getattr(policy, name) for name in changes}
-        if entry.data["before"] == dict(changes):
+        entry.before = {name: getattr(policy, name) for name in changes}
+        if entry.before == dict(changes):
             entry.outcome = NO_OP
         for name, value in changes.items():
             setattr(policy, name, value)

@@ -17,7 +17,8 @@ from typing import Any
 import rfc8785
 from django.db import transaction
 
-from pipelines import checkpoints, context, wake
+from pipelines import audit, checkpoints, context, wake
+from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.ids import new_id
@@ -98,12 +99,13 @@ def with_defaults(stage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create_run(
-    place: Place, intent: Intent, *, key: str | None, actor: str, user_id: int | None = None
+    place: Place, intent: Intent, *, key: str | None, actor: str, user_id: int | None = None, by: Actor | None = None
 ) -> tuple[uuid.UUID, bool]:
     """Makes the run, or finds the one that this key already made: (run id, whether it is new).
 
     Refused: `idempotency_conflict` when the key stands for another intent, `validation_error` for stages that cannot
-    run, `release_not_active`. A refusal keeps no key. Without a key every call makes a run.
+    run, `release_not_active`. A refusal keeps no key. Without a key every call makes a run. `by` is who asked for it
+    over an API: the audit event commits with the run.
     """
     fingerprint = intent.fingerprint(place.environment_slug)
     while True:
@@ -111,6 +113,7 @@ def create_run(
             run_id = new_id()
             if key is None or _reserve(place, key, fingerprint, run_id):
                 _write(place, intent, run_id, actor, user_id)
+                _tell(by, run_id, key, audit.ALLOWED)
                 return run_id, True
             existing = _find(place.application_id, key)
             if existing is None:
@@ -121,6 +124,7 @@ def create_run(
                 # a key sees the runs of its own environment, and learns no id of another
                 told = {"pipelineId": str(found_id)} if found_environment == place.environment_id else {}
                 raise Refusal("idempotency_conflict", detail, extra=told)
+            _tell(by, found_id, key, audit.NO_OP)
             return found_id, False
 
 
@@ -131,6 +135,11 @@ def find_by_key(application_id: uuid.UUID, environment_id: uuid.UUID, key: str) 
         [application_id, environment_id, key],
     )
     return rows[0][0] if rows else None
+
+
+def _tell(by: Actor | None, run_id: uuid.UUID, key: str | None, outcome: str) -> None:
+    if by is not None:
+        audit.record(by, "run.create", outcome, run=run_id, data={} if key is None else {"key": key})
 
 
 def _reserve(place: Place, key: str, fingerprint: str, run_id: uuid.UUID) -> bool:

@@ -79,7 +79,7 @@ def set_role(*, actor: Actor, user: Any, role: str) -> Member:
         member, created = Member.objects.select_for_update(no_key=True).get_or_create(
             workspace_id=actor.workspace_id, user=user, defaults={"role": role}
         )
-        entry.data["before"] = None if created else member.role
+        entry.before, entry.after = None if created else {"role": member.role}, {"role": role}
         if not created and member.role == role:
             entry.outcome = NO_OP
         member.role = role

@@ -64,3 +64,4 @@ class Refusal(Exception):
         self.status = STATUS[code]
         self.errors = dict(errors or {})
         self.extra = dict(extra or {})
+        self.is_recorded = False  # whether the audit has it already

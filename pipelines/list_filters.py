@@ -42,7 +42,11 @@ class AuditEventFilter(ListFilter):
     actor = AnyOf()
     channel = AnyOf()
     execution_id = AnyId("run")
+    run = AnyId()
     stage_id = AnyId("stage")
+    request_id = AnyOf()
+    since = Since("at")
+    until = Before("at")
     created_after = Since("at")
     created_before = Before("at")
 

@@ -6,14 +6,16 @@ Another workspace's or application's run is 404, before anything else is looked 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from pipelines.access import CANCEL, STEER, Actor
-from pipelines.audit import NO_OP, audited
+from pipelines.audit import NO_OP, audited, standing
 from pipelines.errors import Refusal
-from pipelines.moves import DEADLINE_EXCEEDED, Moves, Owner, RunRow
+from pipelines.moves import DEADLINE_EXCEEDED, Moves, Owner, RunRow, StageRow
+from pipelines.sql import query
 from pipelines.states import ACTIVE_STAGE, OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
 
 
@@ -32,19 +34,23 @@ def pause_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatus
     Attempts only dispatched are taken back at once (released, nothing counted); running ones renew and finish.
     Refused on other states with `execution_state_invalid`. Serves P60–P62, P64, O8.
     """
-    with audited(actor, "run.pause", run=run_id, reason=reason):
+    with audited(actor, "run.pause", run=run_id, reason=reason) as entry:
         moves, run = lock_run(run_id, actor)
         actor.require(STEER)
+        entry.before = standing(run)
         pause(moves, run, reason)
+        entry.after = standing(run)
     return run.status
 
 
 def resume_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatus:
     """Makes a paused run eligible again: pausing, paused → what its stages imply. Resets nothing (P63, P64, P76)."""
-    with audited(actor, "run.resume", run=run_id, reason=reason):
+    with audited(actor, "run.resume", run=run_id, reason=reason) as entry:
         moves, run = lock_run(run_id, actor)
         actor.require(STEER)
+        entry.before = standing(run)
         resume(moves, run, reason)
+        entry.after = standing(run)
     return run.status
 
 
@@ -57,7 +63,9 @@ def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelle
     with audited(actor, "run.cancel", run=run_id, reason=reason) as entry:
         moves, run = lock_run(run_id, actor)
         actor.require(CANCEL)
+        entry.before = standing(run)
         cancelled = cancel(moves, run, reason)
+        entry.after = standing(run)
         if cancelled.repeated:
             entry.outcome = NO_OP
     return cancelled
@@ -162,6 +170,22 @@ def _still_outside(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
         elif stage.state == StageState.WAITING:
             detail = f"{stage.name}: a decision was being waited for; outside work may depend on it"
             items.append(_item(stage.id, stage.attempt_number, "open_gate", detail))
+    return items + _open_effects(stages, run.id)
+
+
+def _open_effects(stages: Mapping[uuid.UUID, StageRow], run_id: uuid.UUID) -> list[dict[str, Any]]:
+    """What attempts of the run said they were about to do outside, and never said whether they had."""
+    rows = query(
+        "SELECT e.stage_id, a.number, e.effect_class, e.step_id, e.key, e.external_ref FROM pipelines_effect e"
+        " JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.run_id = %s AND e.state IN ('declared', 'unknown')"
+        " AND e.effect_class <> 'internal_state' ORDER BY e.declared_at, e.id",
+        [run_id],
+    )
+    items = []
+    for stage_id, number, effect_class, step_id, key, external_ref in rows:
+        names = "".join(f", {name} {value}" for name, value in (("key", key), ("reference", external_ref)) if value)
+        detail = f"{stages[stage_id].name}: nobody knows whether attempt {number} did {effect_class} {step_id}{names}"
+        items.append(_item(stage_id, number, "open_effect", detail))
     return items
 
 

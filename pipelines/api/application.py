@@ -20,7 +20,7 @@ from pipelines.api.serializers import (
     Reason,
     RunIntent,
 )
-from pipelines.creation import Intent, create_run, find_by_key
+from pipelines.creation import Intent, Place, create_run, find_by_key
 from pipelines.errors import Refusal
 from pipelines.keys import KeyHolder
 from pipelines.transitions import cancel_run
@@ -33,6 +33,7 @@ class CreateIdempotently(Endpoint):
     """Creates a run, safe to repeat: the same key with the same request always finds the one run (P7, P18–P21)."""
 
     body = IdempotentRunIntent
+    action = "run.create"
 
     def about(self, refusal: Refusal) -> dict[str, Any]:
         """Whether the key is taken: only by another request; any other refusal leaves it free (F127)."""
@@ -41,7 +42,7 @@ class CreateIdempotently(Endpoint):
     @extend_schema(request=IdempotentRunIntent, responses={201: Creation, 200: Creation})
     def post(self, key: KeyHolder, body: dict[str, Any]) -> HttpResponse:
         place = place_of(key, body.get("environment"))
-        run_id, created = create_run(place, _intent(body), key=body["idempotency_key"], actor=key.application_name)
+        run_id, created = _create(key, place, body, body["idempotency_key"])
         told = {"created": created, "wasExisting": not created, "pipeline": _pipeline(key, run_id)}
         return answer(told, 201 if created else 200)
 
@@ -50,11 +51,12 @@ class Create(Endpoint):
     """The older route: every call makes a run (P8). It takes no idempotency key, so that nobody relies on one here."""
 
     body = RunIntent
+    action = "run.create"
 
     @extend_schema(request=RunIntent, responses={201: PipelineView}, deprecated=True)
     def post(self, key: KeyHolder, body: dict[str, Any]) -> HttpResponse:
         place = place_of(key, body.get("environment"))
-        run_id, _ = create_run(place, _intent(body), key=None, actor=key.application_name)
+        run_id, _ = _create(key, place, body, None)
         return answer(_pipeline(key, run_id), 201, DEPRECATED)
 
 
@@ -83,6 +85,7 @@ class Cancel(Endpoint):
     """Ends a run and everything unfinished in it, and lists what may still go on outside (P72–P75)."""
 
     body = Reason
+    action = "run.cancel"
 
     @extend_schema(request=Reason, responses=Cancellation)
     def post(self, key: KeyHolder, body: dict[str, Any], run_id: uuid.UUID) -> HttpResponse:
@@ -97,6 +100,11 @@ urlpatterns = [
     path("pipelines/<str:run_id>", Read.as_view()),
     path("pipelines/<str:run_id>/cancel", Cancel.as_view()),
 ]
+
+
+def _create(key: KeyHolder, place: Place, body: dict[str, Any], idempotency_key: str | None) -> tuple[uuid.UUID, bool]:
+    intent = _intent(body)
+    return create_run(place, intent, key=idempotency_key, actor=key.application_name, by=actor_of(key))
 
 
 def _intent(body: dict[str, Any]) -> Intent:

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from django.http import HttpRequest, HttpResponse
 from rest_framework.views import APIView
 
-from pipelines.api.authentication import ApiKeyAuthentication, application_caller, worker_caller
+from pipelines import audit
+from pipelines.api.authentication import ApiKeyAuthentication, actor_of, application_caller, worker_caller
 from pipelines.api.bodies import MIB, Unsupported, read_body
 from pipelines.api.shapes import Shape, read_id
 from pipelines.errors import Refusal
@@ -27,7 +28,7 @@ class Endpoint(APIView):
     """A route of an application: `get(key)` or `post(key, body)`, with the path's ids as UUIDs.
 
     `body` is the shape of the request; without one, POST takes nothing but an empty object. `outage_code` is how an
-    answer calls a database that is away.
+    answer calls a database that is away. `action` is how the audit calls a refused POST; what workers say has none.
     """
 
     authentication_classes = [ApiKeyAuthentication]
@@ -35,6 +36,7 @@ class Endpoint(APIView):
     body: ClassVar[type[Shape]] = Shape
     most_bytes: ClassVar[int] = MIB
     outage_code: ClassVar[str] = "unavailable"
+    action: ClassVar[str] = ""
 
     def dispatch(self, request: HttpRequest, *args: Any, **names: str) -> HttpResponse:
         try:
@@ -70,9 +72,18 @@ class Endpoint(APIView):
         except Refusal as refusal:
             # a foreign id is 404 whatever the body says; looked up only now, so that good requests do not pay for it
             if refusal.status in ABOUT_THE_BODY and not _visible(ids, application_id, environment_id):
-                raise not_found() from refusal
-            raise
-        return self.post(caller, body, **ids)  # type: ignore[attr-defined]
+                raise self._recorded(not_found(), caller, ids) from refusal
+            raise self._recorded(refusal, caller, ids) from None
+        try:
+            return self.post(caller, body, **ids)  # type: ignore[attr-defined]
+        except Refusal as refusal:
+            raise self._recorded(refusal, caller, ids) from refusal.__cause__
+
+    def _recorded(self, refusal: Refusal, caller: Any, ids: Mapping[str, uuid.UUID]) -> Refusal:
+        if self.action:
+            entry = audit.Entry(run=ids.get("run_id"), stage=ids.get("stage_id"))
+            audit.record_refusal(actor_of(caller), self.action, refusal, entry)
+        return refusal
 
 
 class WorkerEndpoint(Endpoint):

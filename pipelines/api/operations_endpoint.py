@@ -111,10 +111,19 @@ class OperationsEndpoint(Endpoint):
         check_accept(request.META.get("HTTP_ACCEPT"))
         actor = self._caller(request)
         ids = {name: path_id(text) for name, text in names.items()}
-        call = Call(actor, request, self._admit(actor, method, ids))
+        call = Call(actor, request)
+        try:
+            return self._respond(call, method, ids)
+        except Refusal as refusal:
+            if method != "GET" and not call.body.get("dry_run"):
+                self._record(call, method, ids, refusal)
+            raise
+
+    def _respond(self, call: Call, method: str, ids: Mapping[str, uuid.UUID]) -> HttpResponse:
+        self._admit(call, method, ids)
         refuse_unknown(call.params, self.filters if method == "GET" else ())
         if method != "GET":
-            call.body = self.bodies[method].clean(read_body(request, self.most_bytes))
+            call.body = self.bodies[method].clean(read_body(call.request, self.most_bytes))
         handler: Callable[[Call], HttpResponse] = getattr(self, method.lower())
         return handler(call)
 
@@ -127,33 +136,27 @@ class OperationsEndpoint(Endpoint):
             raise Refusal("unauthorized", NO_PERSON)
         return actor
 
-    def _admit(self, actor: Actor, method: str, ids: Mapping[str, uuid.UUID]) -> Any:
-        """What the path names, once it is clear that the actor may do this to it (404 before 403)."""
-        target = None
-        try:
-            target = self.find(actor, **ids)
-            if actor.is_person:
-                actor.require(self.access[method])
-            elif method != "GET" or not self.for_key:
-                raise Refusal("permission_denied", "an application's key only reads its own runs here; use a token")
-        except Refusal as refusal:
-            if method != "GET":
-                self._record(actor, method, ids, target, refusal)
-            raise
-        return target
+    def _admit(self, call: Call, method: str, ids: Mapping[str, uuid.UUID]) -> None:
+        """Finds what the path names, and makes sure that the actor may do this to it (404 before 403)."""
+        call.target = self.find(call.actor, **ids)
+        if call.actor.is_person:
+            call.actor.require(self.access[method])
+        elif method != "GET" or not self.for_key:
+            raise Refusal("permission_denied", "an application's key only reads its own runs here; use a token")
 
-    def _record(self, actor: Actor, method: str, ids: Mapping[str, uuid.UUID], target: Any, refusal: Refusal) -> None:
+    def _record(self, call: Call, method: str, ids: Mapping[str, uuid.UUID], refusal: Refusal) -> None:
+        target = call.target
         run_id = target.id if isinstance(target, Run) else getattr(target, "run_id", ids.get("execution_id"))
         stage_id = target.id if isinstance(target, Stage) else getattr(target, "stage_id", ids.get("stage_id"))
-        outcome = audit.DENIED if refusal.status == 403 else audit.FAILED
         data = {name: str(found) for name, found in ids.items() if name not in ("execution_id", "stage_id")}
-        action = self.actions[method]
-        audit.record(actor, action, outcome, run=run_id, stage=stage_id, code=refusal.code, data=data)
+        entry = audit.Entry(run=run_id, stage=stage_id, reason=call.reason, data=data)
+        audit.record_refusal(call.actor, self.actions[method], refusal, entry)
 
 
-def page_answer(request: HttpRequest, page: Page[Any], items: Sequence[Any]) -> HttpResponse:
-    """A page of a list: the items and the URLs of its neighbours."""
-    return answer({"next": _url(request, page.next), "previous": _url(request, page.previous), "results": list(items)})
+def page_answer(request: HttpRequest, page: Page[Any], items: Sequence[Any], **more: Any) -> HttpResponse:
+    """A page of a list: the items and the URLs of its neighbours, and what else there is to tell."""
+    neighbours = {"next": _url(request, page.next), "previous": _url(request, page.previous)}
+    return answer({**neighbours, "results": list(items), **more})
 
 
 def _url(request: HttpRequest, cursor: str | None) -> str | None:

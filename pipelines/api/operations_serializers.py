@@ -708,9 +708,14 @@ class AuditEventView(Shape):
     code = Text(allow_null=True)
     actor = Text(blank=True)
     channel = Text()
+    on_behalf_of = Text(allow_null=True)
     execution_id = Identifier(allow_null=True)
     stage_id = Identifier(allow_null=True)
     reason = Text(allow_null=True)
+    before = AnyJson(allow_null=True, help_text="the states that the action found; null where it looked at none")
+    after = AnyJson(allow_null=True, help_text="the states that it left behind; null for a refusal")
+    plan_digest = Text(allow_null=True)
+    request_id = Text(allow_null=True)
     data_ = AnyJson(source="data")
 
     spelling = {"data_": "data"}
@@ -725,9 +730,14 @@ def audit_event_view(event: AuditEvent) -> dict[str, Any]:
         "code": event.code or None,
         "actor": event.actor,
         "channel": event.channel,
+        "on_behalf_of": event.on_behalf_of or None,
         "execution_id": _id(event.run),
         "stage_id": _id(event.stage),
         "reason": event.reason or None,
+        "before": event.before,
+        "after": event.after,
+        "plan_digest": event.plan_digest or None,
+        "request_id": event.request_id or None,
         "data": event.data,
     }
 

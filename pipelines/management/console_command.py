@@ -7,10 +7,13 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import ProgrammingError
+from structlog.contextvars import bound_contextvars
 
 from pipelines.api.shapes import Text, Wrong
 from pipelines.definitions import Slug
 from pipelines.errors import Refusal
+from pipelines.ids import new_id
+from pipelines.models import Workspace
 
 REFUSED = 2
 
@@ -26,7 +29,8 @@ class ConsoleCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         try:
-            return super().execute(*args, **options)
+            with bound_contextvars(request_id=str(new_id())):
+                return super().execute(*args, **options)
         except Refusal as refusal:
             lines = [f"{path or 'it'}: {message}" for path, found in refusal.errors.items() for message in found]
             raise CommandError("\n".join(lines) or refusal.detail, returncode=REFUSED) from refusal
@@ -38,6 +42,14 @@ class ConsoleCommand(BaseCommand):
     def note(self, sentence: str) -> None:
         """For the person at the terminal; standard output is kept for what was asked for."""
         self.stderr.write(self.style.SUCCESS(sentence))
+
+
+def workspace_of(workspace_slug: str) -> Workspace:
+    """The workspace of that name, which must be there."""
+    workspace = Workspace.objects.filter(slug=workspace_slug).first()
+    if workspace is None:
+        raise Refusal("not_found", f"there is no workspace {workspace_slug!r}")
+    return workspace
 
 
 def slug(text: str) -> str:

@@ -26,7 +26,7 @@ from pipelines.models.definitions import (
 )
 from pipelines.models.effects import Effect
 from pipelines.models.gates import Gate, GateDecision, GateMoment
-from pipelines.models.history import AuditEvent, Event
+from pipelines.models.history import AuditEvent, AuditHead, AuditOutcome, AuditPending, AuditSeal, Event
 from pipelines.models.runs import (
     ContextItem,
     EffectMode,
@@ -45,6 +45,10 @@ __all__ = [
     "Attempt",
     "AttemptProgress",
     "AuditEvent",
+    "AuditHead",
+    "AuditOutcome",
+    "AuditPending",
+    "AuditSeal",
     "Checkpoint",
     "CheckpointEvidence",
     "ContextItem",

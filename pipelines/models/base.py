@@ -36,6 +36,19 @@ def insert_only(name: str) -> pgtrigger.Trigger:
     )
 
 
+def only_added(name: str) -> pgtrigger.Trigger:
+    """Refuses every UPDATE and DELETE, retention's too: for what outlives the run that it is about."""
+    return pgtrigger.Trigger(
+        name=name,
+        when=pgtrigger.Before,
+        operation=pgtrigger.Update | pgtrigger.Delete,
+        func="""
+            RAISE EXCEPTION 'rows of % are only ever added', TG_TABLE_NAME
+                USING ERRCODE = 'integrity_constraint_violation';
+        """,
+    )
+
+
 def frozen_when(name: str, condition: Any, message: str) -> pgtrigger.Trigger:
     """Refuses an UPDATE of a row for which `condition` (over OLD and NEW) holds."""
     return pgtrigger.Trigger(

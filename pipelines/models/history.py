@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pgtrigger
 from django.conf import settings
 from django.db import models
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, insert_only
+from pipelines.models.base import RecourseNow, closed_set, insert_only, only_added
+
+
+class AuditOutcome(models.TextChoices):
+    ALLOWED = "allowed"
+    NO_OP = "no_op"
+    DENIED = "denied"  # a right is missing
+    FAILED = "failed"  # refused for any other reason, or a fault of ours
 
 
 class Event(models.Model):
@@ -40,7 +48,11 @@ class Event(models.Model):
 
 
 class AuditEvent(models.Model):
-    """Who did, tried or was refused what, over which channel, and why; only ever added."""
+    """Who did, tried or was refused what, over which channel, and why; only ever added, and never removed.
+
+    `canonical` is the text of all other columns, made by the database as the row is inserted (`recourse_audit_text`);
+    the chain of `AuditSeal` is made of it.
+    """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     workspace = models.ForeignKey(
@@ -51,19 +63,85 @@ class AuditEvent(models.Model):
     )
     at = models.DateTimeField(db_default=RecourseNow())
     action = models.CharField(max_length=60)
-    outcome = models.CharField(max_length=20, help_text="allowed, no_op, denied or failed")
+    outcome = models.CharField(max_length=20, choices=AuditOutcome.choices)
     code = models.CharField(max_length=60, blank=True, help_text="the error code of a refusal")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+")
     actor = models.CharField(max_length=255, help_text="how the actor was called at that time")
     channel = models.CharField(max_length=20, help_text="api, console, admin, command or application")
+    on_behalf_of = models.CharField(
+        max_length=255, blank=True, db_default="", help_text="whose request it was, when it was not the actor's own"
+    )
     run = models.UUIDField(null=True)
     stage = models.UUIDField(null=True)
     reason = models.TextField(blank=True)
+    before = models.JSONField(null=True, help_text="the states that the action found")
+    after = models.JSONField(null=True, help_text="the states that it left behind")
+    plan_digest = models.CharField(max_length=64, blank=True, db_default="")
+    request_id = models.CharField(max_length=100, blank=True, db_default="", help_text="X-Request-Id")
     data = models.JSONField(default=dict)
+    canonical = models.TextField(db_default="", editable=False)
 
     class Meta:
+        constraints = [closed_set("outcome", AuditOutcome, "audit_outcome_known")]
         indexes = [
             models.Index(fields=["workspace", "-at", "-id"], name="audit_newest"),
             models.Index(fields=["run", "-at"], name="audit_by_run"),
+            models.Index(fields=["request_id"], condition=~models.Q(request_id=""), name="audit_by_request"),
         ]
-        triggers = [insert_only("audit_event_insert_only")]
+        triggers = [
+            only_added("audit_event_only_added"),
+            pgtrigger.Trigger(
+                name="audit_event_canonical",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Insert,
+                func="""
+                    NEW.canonical := recourse_audit_text(NEW);
+                    INSERT INTO pipelines_auditpending (event, workspace) VALUES (NEW.id, NEW.workspace_id);
+                    RETURN NEW;
+                """,
+            ),
+        ]
+
+
+class AuditPending(models.Model):
+    """An audit event that waits to be sealed: written by the event's own trigger, taken away by the sealing."""
+
+    event = models.UUIDField(primary_key=True)
+    workspace = models.UUIDField()
+
+    class Meta:
+        verbose_name_plural = "audit events to be sealed"
+
+
+class AuditSeal(models.Model):
+    """An event's place in the chain of its workspace: position 1, 2, 3 … without holes.
+
+    `hash` is SHA-256 over the hash before it (32 zero bytes before the first) and the event's canonical text in UTF-8.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    workspace = models.ForeignKey("pipelines.Workspace", models.PROTECT, related_name="+", db_index=False)
+    position = models.BigIntegerField()
+    event = models.UUIDField(unique=True)
+    hash = models.BinaryField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["workspace", "position"], name="audit_seal_once_per_position")]
+        triggers = [only_added("audit_seal_only_added")]
+
+
+class AuditHead(models.Model):
+    """The end of a workspace's chain at one time, signed with the workspace's key; blank when none could be had."""
+
+    id = models.BigAutoField(primary_key=True)
+    workspace = models.ForeignKey("pipelines.Workspace", models.PROTECT, related_name="+", db_index=False)
+    position = models.BigIntegerField()
+    hash = models.CharField(max_length=64, help_text="in hex")
+    sealed_at = models.DateTimeField()
+    algorithm = models.CharField(max_length=20, blank=True)
+    key_id = models.CharField(max_length=64, blank=True)
+    signature = models.CharField(max_length=128, blank=True, help_text="base64")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["workspace", "position"], name="audit_head_once_per_position")]
+        triggers = [only_added("audit_head_only_added")]

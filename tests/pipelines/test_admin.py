@@ -133,7 +133,7 @@ def test_an_admin_changes_a_definition_and_the_audit_says_what(
     assert environments["staging"].protected
     event = AuditEvent.objects.get()
     assert (event.action, event.channel, event.actor) == ("environment.save", "admin", "admin-acme")
-    assert (event.data["before"], event.data["after"]) == ({"protected": "False"}, {"protected": "True"})
+    assert (event.before, event.after) == ({"protected": "False"}, {"protected": "True"})
 
 
 def test_a_policy_is_paused_here_and_its_rule_is_not_touched(boss: Client, workspace: Workspace) -> None:

@@ -147,8 +147,8 @@ def test_changes_are_checked_and_kept_in_the_audit(admin: Api) -> None:
     right = admin.patch(f"/v1/policies/{policy['id']}", {"rule": {"max_retries": 2, "retry_interval": 1}})
     assert right.json()["rule"]["max_retries"] == 2
     event = AuditEvent.objects.get(action="policy.change")
-    assert event.data["before"]["rule"]["max_retries"] == 1
-    assert event.data["after"]["rule"]["max_retries"] == 2
+    assert event.before["rule"]["max_retries"] == 1
+    assert event.after["rule"]["max_retries"] == 2
     assert (event.actor, event.channel) == ("admin-acme", "api")
 
 
