@@ -17,9 +17,10 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from pipelines import outcomes
 from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
-from pipelines.moves import STAGE_COLUMNS, Moves, Owner, event_row, insert_events, read_stage
+from pipelines.moves import STAGE_COLUMNS, AttemptRow, Moves, Owner, event_row, insert_events, read_stage
 from pipelines.sql import query
 from pipelines.states import RunStatus, StageState
 from pipelines.wake import Queue
@@ -267,6 +268,7 @@ def renew(holder: Holder, wanted: Sequence[tuple[uuid.UUID, uuid.UUID]]) -> list
 def release(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> str | None:
     """Gives a running stage back (pause, drain): attempt released, stage ready, nothing counted.
 
+    A stage of effect mode `external` with an effect whose outcome is not known waits for reconciliation instead.
     Returns the stage's state; None when the holder's application has no such attempt. Refused with `stale_execution`
     when the lease is not the holder's. The same again changes nothing.
     """
@@ -282,13 +284,23 @@ def release(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> str
         stage = moves.stages[stage_id]
         if attempt.state == "released" and attempt.session_id == holder.session_id:
             return stage.state
-        if attempt.state != "running" or attempt.session_id != holder.session_id or attempt.expires_at <= moves.now:
+        if why_not_held(holder, moves, attempt):
             raise Refusal("stale_execution", "this session does not hold the lease of that attempt")
-        moves.attempt(attempt, "release", cause="released by its worker")
-        moves.stage(stage, "take_back")
+        outcomes.give_back(moves, stage, attempt)
         moves.settle()
         moves.save()
         return stage.state
+
+
+def why_not_held(holder: Holder, moves: Moves, attempt: AttemptRow) -> str:
+    """Why the holder's session may not write for the attempt any more; blank while it holds the live lease."""
+    if attempt.state != "running":
+        return f"attempt {attempt.state}"
+    if moves.runs[attempt.run_id].is_terminal:
+        return "run ended"
+    if attempt.session_id != holder.session_id:
+        return "lease_not_owned"
+    return "lease_expired" if attempt.expires_at <= moves.now else ""
 
 
 def may_touch(holder: Holder, application_id: uuid.UUID, environment_id: uuid.UUID) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import checkpoints, wake
+from pipelines import checkpoints, effects, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.sql import database_now, execute, query, recordset
@@ -37,6 +37,7 @@ from pipelines.states import (
     TERMINAL_STAGE,
     AttemptState,
     CheckpointMoment,
+    EffectState,
     GateState,
     RunStatus,
     StageFact,
@@ -197,6 +198,7 @@ class Moves:
         self.actor = actor
         self.runs = {run.id: run for run in runs}
         self.stages = {stage.id: stage for run in runs for stage in run.stages}
+        self.effects = effects.Book(self)
         self._queued = {stage.id: stage.available_at for run in runs for stage in run.stages if _is_queued(run, stage)}
         self._dirty_runs: set[uuid.UUID] = set()
         self._dirty_stages: set[uuid.UUID] = set()
@@ -265,6 +267,7 @@ class Moves:
         ]
         for attempt in found:
             attempt.state = AttemptState(attempt.state)
+        self.effects.watch(found)
         return found
 
     # moves
@@ -516,6 +519,7 @@ class Moves:
         if self._ended:
             raise IllegalMove(f"attempts ended while their stages stayed: {list(self._ended)}")
         self._save_outputs()
+        self.effects.save()
         self._save_attempts()
         self._save_stages()
         self._save_queue()
@@ -600,15 +604,33 @@ class Moves:
             )
 
     def _save_attempts(self) -> None:
-        if self._attempts:
-            execute(
-                "UPDATE pipelines_attempt a SET state = r.state, finished_at = %s, cause = r.cause,"
-                " error_code = coalesce(r.error_code, ''), error_message = coalesce(r.error_message, ''),"
-                " traceback = coalesce(r.traceback, ''), result_digest = coalesce(r.result_digest, ''),"
-                " decision = r.decision, usage = r.usage FROM json_to_recordset(%s::json) AS r(id uuid, state text,"
-                " cause text, error_code text, error_message text, traceback text, result_digest text, decision jsonb,"
-                " usage jsonb) WHERE a.id = r.id",
-                [self.now, recordset(self._attempts)],
+        """Ends attempts; what they had only declared becomes unknown, in the same statement."""
+        if not self._attempts:
+            return
+        doubted = query(
+            "WITH ended AS (UPDATE pipelines_attempt a SET state = r.state, finished_at = %s, cause = r.cause,"
+            " error_code = coalesce(r.error_code, ''), error_message = coalesce(r.error_message, ''),"
+            " traceback = coalesce(r.traceback, ''), result_digest = coalesce(r.result_digest, ''),"
+            " decision = r.decision, usage = r.usage FROM json_to_recordset(%s::json) AS r(id uuid, state text,"
+            " cause text, error_code text, error_message text, traceback text, result_digest text, decision jsonb,"
+            " usage jsonb) WHERE a.id = r.id RETURNING a.id, a.number)"
+            " UPDATE pipelines_effect e SET state = 'unknown' FROM ended"
+            " WHERE e.attempt = ended.id AND e.state = 'declared'"
+            " RETURNING e.run_id, e.stage_id, e.attempt, ended.number, e.id, e.effect_class, e.step_id, e.key",
+            [self.now, recordset(self._attempts)],
+        )
+        for run_id, stage_id, attempt_id, number, effect_id, *identity in doubted:
+            data = effects.event_data(effect_id, effects.Identity(*identity)) | {"number": number}
+            unknown = EffectState.UNKNOWN
+            self.event(
+                "effect.doubt",
+                run_id,
+                stage_id,
+                attempt_id,
+                EffectState.DECLARED,
+                unknown,
+                reason=effects.NOT_TOLD,
+                data=data,
             )
 
     def _save_stages(self) -> None:

@@ -1,7 +1,8 @@
 """What an attempt's end means for its stage: one function per kind of end, shared by results and sweeps.
 
 Every automatic decision stores its reason (I15). Effect mode `external` is never repeated blindly: a lost or timed-out
-attempt of it waits for reconciliation.
+attempt of it waits for reconciliation, unless it tells its intents and had told none. Effects of class `internal_state`
+leave no doubt. Serves R3–R5, F62.
 """
 
 from __future__ import annotations
@@ -86,11 +87,21 @@ def fail(
     ended: str = "fail",
     **facts: Any,
 ) -> None:
-    """running → retry_scheduled or failed, by the retry decision, which is stored on the attempt (P30–P46, F166)."""
+    """running → retry_scheduled or failed, by the retry decision, which is stored on the attempt (P30–P46, F166).
+
+    While the outcome of an effect of the attempt is not known, whatever the code: needs_reconciliation. The decision is
+    stored as one that was not applied.
+    """
     decision = judge.decide(stage, attempt, code, retryable)
-    moves.attempt(attempt, ended, error_code=code, error_message=message, decision=decision.as_json(), **facts)
+    stored, is_open = decision.as_json(), moves.effects.are_open(attempt)
+    if is_open:
+        stored["applied"] = False
+    moves.attempt(attempt, ended, error_code=code, error_message=message, decision=stored, **facts)
     trouble: Mapping[str, Any] = {"last_error_code": code, "last_error_message": message}
-    if decision.retry and decision.delay is not None:
+    if is_open:
+        reason = f"failed while the outcome of an effect is not known; not applied: {decision.explanation}"
+        moves.stage(stage, "doubt", reason=reason, failure_disposition="needs_reconciliation", **trouble)
+    elif decision.retry and decision.delay is not None:
         due = moves.now + timedelta(seconds=decision.delay)
         moves.stage(
             stage,
@@ -108,9 +119,12 @@ def fail(
 
 
 def time_out(moves: Moves, judge: Judge, stage: StageRow, attempt: AttemptRow) -> None:
-    """The server's timeout: as a failure with code TIMEOUT; effect mode `external` waits for reconciliation."""
+    """The server's timeout: as a failure with code TIMEOUT; in effect mode `external` as `lose`."""
     message = f"no result within {attempt.timeout_seconds or 0:g} s"
-    if stage.effect_mode == "external":
+    if _had_begun_nothing(moves, stage, attempt):
+        moves.attempt(attempt, "time_out", cause=message, error_code="TIMEOUT", error_message=message)
+        _recover(moves, stage, "recover", "give_up_recovery", "recoveries_exhausted", "TIMEOUT", message)
+    elif stage.effect_mode == "external":
         _doubt(moves, stage, attempt, "time_out", "TIMEOUT", message)
     else:
         fail(moves, judge, stage, attempt, code="TIMEOUT", message=message, ended="time_out", cause=message)
@@ -119,14 +133,24 @@ def time_out(moves: Moves, judge: Judge, stage: StageRow, attempt: AttemptRow) -
 def lose(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
     """The lease ran out: back to ready with recovery + 1, given up above the limit.
 
-    Effect mode `external` waits for reconciliation instead.
+    Effect mode `external` waits for reconciliation instead, unless the stage tells its intents and had told none.
     """
     cause = f"lease of {attempt.worker or 'its worker'} ran out"
-    if stage.effect_mode == "external":
+    if stage.effect_mode == "external" and not _had_begun_nothing(moves, stage, attempt):
         _doubt(moves, stage, attempt, "lose", "LEASE_EXPIRED", cause)
         return
     moves.attempt(attempt, "lose", cause=cause)
     _recover(moves, stage, "recover", "give_up_recovery", "recoveries_exhausted", "LEASE_EXPIRED", cause)
+
+
+def give_back(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
+    """Released by its worker: back to ready, nothing counted; with an open effect in mode `external`, in doubt."""
+    cause = "released by its worker"
+    if stage.effect_mode == "external" and moves.effects.are_open(attempt):
+        _doubt(moves, stage, attempt, "release", "RELEASED", f"{cause} while the outcome of an effect is not known")
+    else:
+        moves.attempt(attempt, "release", cause=cause)
+        moves.stage(stage, "take_back")
 
 
 def undeliver(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
@@ -138,6 +162,12 @@ def undeliver(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
 
 # `stale` stays: an attempt that was under way when an earlier stage was retried ends on what it was given
 _CLEAN: dict[str, Any] = {"last_error_code": "", "last_error_message": "", "failure_disposition": ""}
+
+
+def _had_begun_nothing(moves: Moves, stage: StageRow, attempt: AttemptRow) -> bool:
+    """Whether a stage that tells its intents before it acts outside had told none."""
+    keeps_to_it = stage.effect_mode == "external" and stage.effect_protocol == "intent"
+    return keeps_to_it and not moves.effects.were_begun(attempt)
 
 
 def _recover(moves: Moves, stage: StageRow, again: str, give_up: str, letter: str, code: str, cause: str) -> None:

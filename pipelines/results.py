@@ -10,15 +10,18 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any
 
+import orjson
 from django.db import transaction
 
-from pipelines import context, outcomes
+from pipelines import context, effects, outcomes
+from pipelines.effects import Told
+from pipelines.errors import Refusal
 from pipelines.jobs import Job
-from pipelines.leases import Holder, hand_on
+from pipelines.leases import Holder, hand_on, why_not_held
 from pipelines.moves import DEADLINE_EXCEEDED, AttemptRow, Moves, StageRow
 from pipelines.sql import execute, query, recordset
 from pipelines.states import AttemptState, StageState
@@ -47,6 +50,7 @@ class Result:
     context_items: list[dict[str, Any]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[str, Any] | None = None
+    effects: list[Told] = field(default_factory=list)
 
     def body(self) -> str:
         """The output as JSON text, order kept; escaped only where it could not be stored otherwise."""
@@ -60,18 +64,22 @@ class Result:
     def digest(self) -> str:
         """Tells the same result sent again from another one."""
         told = [self.status, self.output, self.error_code, self.error_message, self.retryable, self.context_items]
+        if self.effects:
+            told.append([asdict(effect) for effect in self.effects])
         return sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()
 
 
 @dataclass(slots=True)
 class Receipt:
-    """The answer for one result. Without `accepted`, `code` says why: `not_found` or `stale_execution`."""
+    """The answer for one result. Without `accepted`, `code` says why: `not_found`, `stale_execution`, or that of
+    `refusal`, which tells what is wrong with the effects in it."""
 
     stage_id: uuid.UUID
     execution_id: uuid.UUID
     accepted: bool
     stage_state: str | None = None
     code: str | None = None
+    refusal: Refusal | None = None
 
 
 def report(holder: Holder, results: Sequence[Result]) -> list[Receipt]:
@@ -139,48 +147,46 @@ class _Desk:
             receipt.code = "not_found"
             return receipt
         stage = self._moves.stages[attempt.stage_id]
+        try:
+            self._take(result, stage, attempt, receipt)
+        except Refusal as refusal:
+            receipt.code, receipt.refusal = refusal.code, refusal
+        return receipt
+
+    def _take(self, result: Result, stage: StageRow, attempt: AttemptRow, receipt: Receipt) -> None:
+        effects.check(result.effects)
         digest = result.digest()
         if digest in (self._applied.get(attempt.id), attempt.result_digest) and self._is_own(attempt, result):
             receipt.accepted = True
             if attempt.id not in self._applied:
                 receipt.stage_state = _first_answer(stage, attempt)
-            return receipt
+            return
         why_not = self._fence(attempt, result)
         if why_not:
             self._late.append(self._evidence(result, digest, why_not))
             receipt.code = "stale_execution"
-            return receipt
+            return
+        if result.effects:
+            self._moves.effects.tell(stage, attempt, result.effects)
         self._apply(stage, attempt, result, digest)
         self._applied[attempt.id] = digest
         receipt.accepted = True
-        return receipt
 
     def save(self) -> None:
         context.save(self._context)
         context.index({item["run_id"] for item in self._context})
         save_logs(self._logs)
-        if self._late:
-            execute(
-                "INSERT INTO pipelines_lateevidence (attempt_id, session, reason, digest, body, at)"
-                " SELECT attempt, session, reason, digest, body, recourse_now() FROM json_to_recordset(%s::json) AS"
-                " r(attempt uuid, session uuid, reason text, digest text, body text) ON CONFLICT DO NOTHING",
-                [recordset(self._late)],
-            )
+        save_late(self._late)
 
     def _is_own(self, attempt: AttemptRow, result: Result) -> bool:
         return attempt.session_id == self._holder.session_id and attempt.number == result.attempt
 
     def _fence(self, attempt: AttemptRow, result: Result) -> str:
-        if attempt.state != "running":
-            return f"attempt {attempt.state}"
-        if self._moves.runs[attempt.run_id].is_terminal:
-            return "run ended"
-        if attempt.session_id != self._holder.session_id:
-            return "lease_not_owned"
+        why_not = why_not_held(self._holder, self._moves, attempt)
+        if why_not:
+            return why_not
         if attempt.number != result.attempt:
             return "another attempt"
-        if attempt.expires_at <= self._moves.now:
-            return "lease_expired"
         if result.request_digest and result.request_digest != attempt.request_digest:
             return "another request"
         return ""
@@ -222,6 +228,8 @@ class _Desk:
             "errorMessage": result.error_message,
             "traceback": result.traceback,
         }
+        if result.effects:
+            told["effects"] = [asdict(effect) for effect in result.effects]
         return {
             "attempt": result.execution_id,
             "session": self._holder.session_id,
@@ -237,8 +245,11 @@ def _first_answer(stage: StageRow, attempt: AttemptRow) -> StageState:
         return StageState.WAITING
     if attempt.state == AttemptState.SUCCEEDED:
         return StageState.WAITING if (stage.approval or {}).get("when") == "after" else StageState.COMPLETED
-    decided = query("SELECT decision -> 'retry' = 'true' FROM pipelines_attempt WHERE id = %s", [attempt.id])
-    return StageState.RETRY_SCHEDULED if decided[0][0] else StageState.FAILED
+    ((decision,),) = query("SELECT decision::text FROM pipelines_attempt WHERE id = %s", [attempt.id])
+    decided = orjson.loads(decision)
+    if not decided.get("applied", True):
+        return StageState.NEEDS_RECONCILIATION
+    return StageState.RETRY_SCHEDULED if decided["retry"] else StageState.FAILED
 
 
 def save_logs(lines: Sequence[dict[str, Any]]) -> None:
@@ -250,4 +261,15 @@ def save_logs(lines: Sequence[dict[str, Any]]) -> None:
             " FROM json_to_recordset(%s::json) AS r(attempt uuid, at timestamptz, level text, message text,"
             " fields jsonb)",
             [recordset(lines)],
+        )
+
+
+def save_late(items: Sequence[dict[str, Any]]) -> None:
+    """Keeps what came too late as evidence, `{attempt, session, reason, digest, body}`; the same again adds nothing."""
+    if items:
+        execute(
+            "INSERT INTO pipelines_lateevidence (attempt_id, session, reason, digest, body, at)"
+            " SELECT attempt, session, reason, digest, body, recourse_now() FROM json_to_recordset(%s::json) AS"
+            " r(attempt uuid, session uuid, reason text, digest text, body text) ON CONFLICT DO NOTHING",
+            [recordset(items)],
         )

@@ -1,9 +1,9 @@
 """Removing old runs, with everything that hangs on them and the identity that made creating them safe to repeat.
 
 Off unless an operator sets a number of days. It alone may delete insert-only rows of a run, in a transaction that names
-itself to the tables' triggers; audit events stay. Never removed: unfinished runs, runs with a stage to be reconciled,
-and runs that a kept fork came from. Afterwards the run's idempotency key is free again (P25): whoever relies on it as
-their only record of what was done loses that record (P26). Inline releases stay, as other runs may share them.
+itself to the tables' triggers; audit events stay. Never removed: unfinished runs, runs with a stage or an effect to be
+reconciled, and runs that a kept fork came from. Afterwards the run's idempotency key is free again (P25): who relies on
+it as their only record of what was done loses that record (P26). Inline releases stay, as other runs may share them.
 Serves model §3.13, P22, P25, P26, F157.
 """
 
@@ -101,6 +101,8 @@ def removable(before: datetime, limit: int) -> list[tuple[uuid.UUID, uuid.UUID]]
         " WHERE r.status IN ('completed', 'failed', 'cancelled') AND r.finished_at < %s"
         " AND NOT EXISTS (SELECT FROM pipelines_run fork WHERE fork.recovered_from_id = r.id)"
         " AND NOT EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.state = 'needs_reconciliation')"
+        " AND NOT EXISTS (SELECT FROM pipelines_effect e WHERE e.run_id = r.id AND e.state IN ('declared', 'unknown')"
+        " AND e.effect_class <> 'internal_state')"
         " ORDER BY r.finished_at LIMIT %s FOR UPDATE SKIP LOCKED",
         [before, limit],
     )

@@ -21,12 +21,14 @@ from pipelines.api.shapes import (
     OneOf,
     Problems,
     Shape,
+    SmallJson,
     Text,
     Whole,
 )
+from pipelines.effects import FIRST_WORD, MOST_EFFECTS
 from pipelines.models import GateMoment
 from pipelines.models.runs import EffectMode, EffectProtocol
-from pipelines.states import RunStatus, StageState
+from pipelines.states import EffectClass, EffectState, RunStatus, StageState
 
 NAME = 255
 HANDLER = 300
@@ -219,10 +221,33 @@ class LogEntry(Camel):
     fields_ = JsonObject(max_bytes=64 * 1024, required=False, source="fields")
 
 
+class EffectTold(Camel):
+    """What was, or is about to be, done outside the run. Same class, step and key: the same effect of the attempt."""
+
+    spelling = {"effect_class": "class", "key": "idempotencyKey"}
+
+    # free here, so that an unknown one is refused by its own code
+    effect_class = Text(blank=True, max_length=100, help_text="one of: " + ", ".join(EffectClass.values))
+    step_id = Text(max_length=NAME, control=False, required=False, help_text="the stage's name when left out")
+    key = Text(
+        max_length=KEY, control=False, required=False, help_text="needed to commit what is outside `internal_state`"
+    )
+    state = OneOf([state.value for state in FIRST_WORD])
+    external_ref = Text(blank=True, max_length=1_000, required=False)
+    request_hash = Text(blank=True, max_length=200, control=False, required=False)
+    detail = SmallJson(max_bytes=16 * 1024, required=False)
+
+
+class EffectsTold(OfAttempt):
+    """All or none of them is noted."""
+
+    effects = ListOf(child=EffectTold(), min_length=1, max_length=MOST_EFFECTS)
+
+
 class StageResult(OfAttempt):
     """What a worker reports of one attempt (P52). An output that is too large is taken, and fails the stage."""
 
-    later = ("effects", "checkpoint")
+    later = ("checkpoint",)
 
     attempt = Whole(min_value=1, max_value=2**31 - 1)
     request_digest = Text(max_length=64, required=False)
@@ -235,6 +260,7 @@ class StageResult(OfAttempt):
     context_items = ListOf(child=ContextItem(), max_length=1_000, default=list)
     logs = ListOf(child=LogEntry(), max_length=10_000, default=list)
     usage = JsonObject(max_bytes=16 * 1024, required=False)
+    effects = ListOf(child=EffectTold(), max_length=MOST_EFFECTS, default=list)
 
 
 class OneOfManyResults(StageResult):
@@ -431,6 +457,24 @@ class ResultReceipt(Camel):
 
 class ResultReceipts(Camel):
     results = ListOf(child=ResultReceipt())
+
+
+class EarlierEffect(Camel):
+    attempt = Whole(min_value=1, max_value=2**31)
+    state = OneOf(EffectState.values)
+    external_ref = Text()
+
+
+class EffectAnswer(Camel):
+    """`earlier`: how an earlier attempt of the epoch settled the effect that is intended now."""
+
+    effect_id = Identifier()
+    state = OneOf(EffectState.values)
+    earlier = EarlierEffect(required=False)
+
+
+class EffectAnswers(Camel):
+    effects = ListOf(child=EffectAnswer())
 
 
 class Acknowledged(Camel):

@@ -170,6 +170,17 @@ class AnyJson(serializers.JSONField):
         return lambda value: value
 
 
+class SmallJson(serializers.JSONField):
+    """Any JSON value that the database can hold, of a bounded size."""
+
+    def __init__(self, *, max_bytes: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_bytes = max_bytes
+
+    def checker(self) -> Check:
+        return lambda value: _held_json(value, self.max_bytes, exact=False)
+
+
 class JsonObject(serializers.DictField):
     """A JSON object with free content that the database can hold. With `exact`, whole numbers must survive a double."""
 
@@ -184,10 +195,7 @@ class JsonObject(serializers.DictField):
         def check(value: Any) -> Any:
             if type(value) is not dict:
                 return Wrong.at_value("must be an object")
-            if len(json.dumps(value, separators=(",", ":"))) > most_bytes:
-                return Wrong.at_value(f"must have at most {most_bytes} bytes as JSON")
-            problem = json_problem(value, exact=exact)
-            return Wrong.at_value(problem) if problem else value
+            return _held_json(value, most_bytes, exact=exact)
 
         return check
 
@@ -320,6 +328,13 @@ def json_problem(value: Any, *, exact: bool = False) -> str | None:
         elif exact and type(item) is int and abs(item) >= 2**53:
             return "must not contain whole numbers beyond ±(2^53 − 1); send them as strings"
     return None
+
+
+def _held_json(value: Any, most_bytes: int, *, exact: bool) -> Any:
+    if len(json.dumps(value, separators=(",", ":"))) > most_bytes:
+        return Wrong.at_value(f"must have at most {most_bytes} bytes as JSON")
+    problem = json_problem(value, exact=exact)
+    return Wrong.at_value(problem) if problem else value
 
 
 def checker_of(field: Any) -> Check:

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
-from pipelines import leases, progress, results, sessions
+from pipelines import intents, leases, progress, results, sessions
 from pipelines.api import pulling
 from pipelines.api.authentication import WorkerCaller
 from pipelines.api.bodies import MIB
@@ -24,6 +24,8 @@ from pipelines.api.serializers import (
     Acknowledged,
     Acknowledgement,
     Commands,
+    EffectAnswers,
+    EffectsTold,
     Jobs,
     LeaseView,
     LogLines,
@@ -44,6 +46,7 @@ from pipelines.api.serializers import (
     StageStatus,
 )
 from pipelines.api.shapes import Wrong, read_id, refusal
+from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.keys import KeyHolder
 from pipelines.results import Receipt, Result
@@ -181,9 +184,11 @@ class ReportResult(WorkerEndpoint):
 
     @extend_schema(request=StageResult, responses={202: Accepted})
     def post(self, caller: WorkerCaller, body: dict[str, Any], stage_id: uuid.UUID) -> HttpResponse:
-        (receipt,) = results.report(caller.holder, [Result(stage_id=stage_id, **body)])
+        (receipt,) = results.report(caller.holder, [_result({"stage_id": stage_id, **body})])
         if receipt.code == "not_found":
             raise not_found()
+        if receipt.refusal is not None:
+            raise receipt.refusal
         if receipt.code is not None:
             raise Refusal(receipt.code, STALE)
         return answer({"accepted": True, "stageStatus": receipt.stage_state}, 202)
@@ -200,13 +205,30 @@ class ReportResults(WorkerEndpoint):
     def post(self, caller: WorkerCaller, body: dict[str, Any]) -> HttpResponse:
         told = body["results"]
         checked = [OneOfManyResults.check(item) for item in told]
-        good = [Result(**item) for item in checked if type(item) is not Wrong]
+        good = [_result(item) for item in checked if type(item) is not Wrong]
         receipts = iter(results.report(caller.holder, good))
         answers = [
             _refused_item(sent, item) if type(item) is Wrong else _receipt(next(receipts))
             for sent, item in zip(told, checked, strict=True)
         ]
         return answer({"results": answers}, 202)
+
+
+class TellEffects(WorkerEndpoint):
+    """What a running attempt is about to do outside, or has done. Only a 201 for an intent allows to act (R4, R5).
+
+    An outcome that comes too late is refused as `stale_execution` and kept as late evidence.
+    """
+
+    body = EffectsTold
+
+    @extend_schema(request=EffectsTold, responses={201: EffectAnswers})
+    def post(self, caller: WorkerCaller, body: dict[str, Any], stage_id: uuid.UUID) -> HttpResponse:
+        told = [Told(**effect) for effect in body["effects"]]
+        noted = intents.tell_effects(caller.holder, stage_id, body["execution_id"], told)
+        if noted is None:
+            raise not_found()
+        return answer({"effects": [_effect(one) for one in noted]}, 201)
 
 
 class Acknowledge(WorkerEndpoint):
@@ -259,6 +281,7 @@ urlpatterns = [
     path("stages/<str:stage_id>/lease/renew", RenewLease.as_view()),
     path("stages/<str:stage_id>/release", ReleaseStage.as_view()),
     path("stages/<str:stage_id>/result", ReportResult.as_view()),
+    path("stages/<str:stage_id>/effects", TellEffects.as_view()),
     path("stages/<str:stage_id>/progress", ReportProgress.as_view()),
     path("stages/<str:stage_id>/logs", AddLogLines.as_view()),
 ]
@@ -280,6 +303,18 @@ def _gone(request: HttpRequest) -> pulling.Gone:
     return pulling.hung_up(request.META.get("gunicorn.socket"))
 
 
+def _result(told: dict[str, Any]) -> Result:
+    return Result(**told | {"effects": [Told(**effect) for effect in told["effects"]]})
+
+
+def _effect(noted: intents.Answer) -> dict[str, Any]:
+    told: dict[str, Any] = {"effectId": str(noted.effect_id), "state": noted.state}
+    if noted.earlier is not None:
+        attempt, state, external_ref = noted.earlier.attempt, noted.earlier.state, noted.earlier.external_ref
+        told["earlier"] = {"attempt": attempt, "state": state, "externalRef": external_ref}
+    return told
+
+
 def _receipt(receipt: Receipt) -> dict[str, Any]:
     told = {
         "stageId": str(receipt.stage_id),
@@ -290,6 +325,8 @@ def _receipt(receipt: Receipt) -> dict[str, Any]:
         told["stageStatus"] = receipt.stage_state
     if receipt.code is not None:
         told["code"] = receipt.code
+    if receipt.refusal is not None:
+        told |= {"detail": receipt.refusal.detail, "errors": receipt.refusal.errors}
     return told
 
 

@@ -79,6 +79,13 @@ SENTENCES: dict[str, str] = {
     "stage.contradict": "{who} found that what is known of {stage} contradicts itself: it failed",
     "stage.cancel": "{stage} was cancelled",
     "stage.input_changed": "{who} gave {stage} a new input; the earlier one is kept",
+    "effect.declare": "{stage} is about to act outside{attempt}: {effect}",
+    "effect.commit": "{stage} acted outside{attempt}: {effect}",
+    "effect.deny": "{stage} did not act outside{attempt}: {effect}",
+    "effect.doubt": "Nobody knows whether {stage} acted outside{attempt}: {effect}",
+    "effect.reconcile_committed": "{who} found that {stage} had acted outside{attempt}: {effect}",
+    "effect.reconcile_absent": "{who} found that {stage} had not acted outside{attempt}: {effect}",
+    "effect.contradict": "{who} found evidence against what {stage} told{attempt}: {effect}",
     "gate.open": "A gate opened at {stage}: somebody must decide",
     "gate.approve": "{who} approved {stage}",
     "gate.reject": "{who} rejected {stage}",
@@ -105,6 +112,7 @@ def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:
         "attempt": f", attempt {data['number']}" if data.get("number") else "",
         "epoch": f", epoch {data['epoch']}" if data.get("epoch") else "",
         "code": f" with {data['error_code']}" if data.get("error_code") else "",
+        "effect": " ".join(str(data[name]).replace("_", " ") for name in ("class", "step") if data.get(name)),
         "count": _count(event.data) if isinstance(event.data, list) else "nothing",
     }
     pattern = SENTENCES.get(event.kind)

@@ -94,7 +94,7 @@ INVARIANTS: dict[str, str] = {
         UNION ALL
         SELECT e.run_id FROM pipelines_event e JOIN pipelines_event b ON b.run_id = e.run_id AND b.id > e.id
         WHERE e.kind = 'run.failed' AND e.reason LIKE 'not finished by %%' AND b.to_state <> ''
-            AND b.kind NOT LIKE 'dead_letter.%%'
+            AND b.kind NOT LIKE 'dead_letter.%%' AND b.kind NOT LIKE 'effect.%%'
     """,
     "I9 what was rejected stays: its stage never moves on in that epoch": """
         SELECT g.id, s.state FROM pipelines_gate g JOIN pipelines_stage s ON s.id = g.stage_id
