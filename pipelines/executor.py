@@ -25,7 +25,7 @@ import structlog
 from django.conf import settings
 from django.db import DataError, InterfaceError, OperationalError, connection
 from recourse import Job, Registry, clock, default_registry
-from recourse.context import Control
+from recourse.control import Control
 from recourse.execution import Report
 from recourse.worker.leases import Held
 from recourse.worker.runners import Runners
@@ -35,6 +35,7 @@ from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.jobs import Job as EngineJob
 from pipelines.listen import listener
+from pipelines.own_links import Asked, OwnLink
 from pipelines.sql import execute, query
 from pipelines.wake import Queue
 from pipelines.wire import job_body
@@ -81,7 +82,7 @@ class Executor:
 
     def __init__(self, scope: Scope, registry: Registry = default_registry) -> None:
         self._scope = scope
-        self._done: queue.SimpleQueue[tuple[Held, Report | None]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Held, Report | None] | Asked] = queue.SimpleQueue()
         self._runners = Runners(registry, THREADS, lambda held, report: self._done.put((held, report)))
         self._held: dict[str, Held] = {}
         self._batch = THREADS
@@ -201,7 +202,8 @@ class Executor:
         for job in jobs:
             control = Control()
             control.owned_until = asked_at + settings.RECOURSE_LEASE_SECONDS - 1
-            held = Held(Job(job_body(job)), control, self._renew_at)
+            link = OwnLink(self.holder, job.stage.id, self._done.put)
+            held = Held(Job(job_body(job)), control, self._renew_at, link)
             self._held[held.job.execution_id] = held
             self._runners.start(held)
 
@@ -224,16 +226,21 @@ class Executor:
         return len(ended)
 
     def _finished(self, seconds: float) -> list[tuple[Held, Report | None]]:
-        try:
-            ended = [self._done.get(timeout=seconds)]
-        except queue.Empty:
-            return []
-        gathered_by = clock.now() + GATHER_SECONDS
+        """What has ended within the time, and what ends right after it. Serves what handlers ask for meanwhile."""
+        ended: list[tuple[Held, Report | None]] = []
+        until = clock.now() + seconds
         while len(ended) < len(self._held):
             try:
-                ended.append(self._done.get(timeout=max(0.0, gathered_by - clock.now())))
+                one = self._done.get(timeout=max(0.0, until - clock.now()))
             except queue.Empty:
                 break
+            if isinstance(one, Asked):
+                if not one.serve():
+                    self._lose_connection()
+                continue
+            if not ended:
+                until = clock.now() + GATHER_SECONDS
+            ended.append(one)
         return ended
 
     def _pace(self, seconds: float) -> None:

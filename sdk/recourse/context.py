@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from recourse import clock
-from recourse.errors import StageFailure, Stopped
+from recourse import links
+from recourse.control import Control
+from recourse.effects import MOST_KEY, MOST_STEP, Effect, EffectClass, default_key
+from recourse.errors import Release, StageFailure, Stopped
 from recourse.jobs import Job
+from recourse.links import Link, Recorder
+from recourse.texts import clean, loggable, shortened
 
 # What the server takes at most. Saying something must never fail the work that it tells of, so it is cut instead.
 MOST_TEXT = 16_000
@@ -20,55 +25,48 @@ MOST_LINES = 5_000
 MOST_PROGRESS_TEXT = 1_000
 MOST_CONTEXT_KEY = 255
 MOST_CONTEXT_VALUE = 10_000
+MOST_STATE = 256 * 1024
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
 
-class Control:
-    """What the holder of an attempt tells its handler. Set from any thread, read by the handler; never taken back.
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state that a handler had stored, under the id and number that the console gave it."""
 
-    `owned_until` is on the local clock: from then on the attempt counts as lost, even when nobody came to say so (F03).
-    `times_out_at` too: by then the server has timed the attempt out, and says so only when it is asked next.
-    `announce` is called after the handler said something that its holder may want to pass on at once.
-    """
-
-    __slots__ = ("announce", "owned_until", "pause_requested", "stop_reason", "times_out_at")
-
-    def __init__(self, announce: Callable[[], None] = lambda: None) -> None:
-        self.announce = announce
-        self.stop_reason: str | None = None
-        self.pause_requested = False
-        self.owned_until = math.inf
-        self.times_out_at = math.inf
-
-    def stop(self, reason: str) -> None:
-        """Asks the handler to stop; the first reason stays."""
-        if self.stop_reason is None:
-            self.stop_reason = reason
-
-    @property
-    def stopped_because(self) -> str | None:
-        if self.stop_reason is None:
-            now = clock.now()
-            if now >= self.owned_until:
-                return "lost"
-            if now >= self.times_out_at:
-                return "timed out"
-        return self.stop_reason
+    checkpoint_id: str
+    sequence: int
+    state: Any
 
 
 class StageContext:
     """The handler's view of one attempt of a stage.
 
     `idempotency_key` is stable over all attempts of the stage in one epoch: hand it to the outside system (P59, F119).
-    Everything here may be called from any thread of the handler.
+    Everything here may be called from any thread of the handler. Without a `link` to a console, effects and checkpoints
+    are only recorded, so that a handler can be tried on its own: `ctx.link.written` has them.
     """
 
-    __slots__ = ("_context", "_json", "_left_out", "_lines", "_lock", "_progress", "control", "job")
+    __slots__ = (
+        "_checkpoint",
+        "_context",
+        "_effects",
+        "_json",
+        "_left_out",
+        "_lines",
+        "_lock",
+        "_progress",
+        "control",
+        "job",
+        "link",
+    )
 
-    def __init__(self, job: Job, control: Control | None = None) -> None:
+    def __init__(self, job: Job, control: Control | None = None, link: Link | None = None) -> None:
         self.job = job
         self.control = control or Control()
+        self.link: Link = link or Recorder()
+        self._checkpoint: Checkpoint | None = _carried(job)
+        self._effects: set[tuple[str, str, str]] = set()
         self._context: ContextItems | None = None
         self._json: Any = _UNREAD
         self._lines: list[dict[str, Any]] = []
@@ -163,6 +161,57 @@ class StageContext:
         reason = self.control.stopped_because
         if reason is not None:
             raise Stopped(reason)
+
+    def effect(self, effect_class: EffectClass, step: str = "", key: str | None = None, request: Any = None) -> Effect:
+        """An act outside the run, for `with` or `async with`: the intent is durable before the body runs, the outcome
+        after it (see `recourse.effects`). `step` tells the acts of one stage apart; `key`, which the outside system
+        gets, is made of the stage's idempotency key and the step unless given; of `request` only the digest is kept.
+
+        Entering raises `Stopped` when the attempt is not ours any more or is to stop, and `StageFailure` when the
+        console refuses the intent. Raises ValueError when this attempt has used class, step and key before.
+        """
+        key = default_key(self.job, step) if key is None else key
+        if len(step) > MOST_STEP or len(key) > MOST_KEY:
+            raise ValueError(f"a step has at most {MOST_STEP} characters, a key {MOST_KEY}")
+        same = (effect_class, step, key)
+        with self._lock:
+            if same in self._effects:
+                raise ValueError(f"this attempt has already used {effect_class} {step!r}: give each act its own step")
+            self._effects.add(same)
+        return Effect(self.job, self.control, self.link, effect_class, step, key, request)
+
+    @property
+    def restored(self) -> Any:
+        """The state that was stored last in this epoch, by an earlier attempt or this one, or that the recovery of
+        another run handed over; None when there is none. Go on from there.
+        """
+        return None if self._checkpoint is None else self._checkpoint.state
+
+    @property
+    def last_checkpoint(self) -> Checkpoint | None:
+        """`restored`, with its id and number."""
+        return self._checkpoint
+
+    def checkpoint(self, state: Any, posture: Mapping[str, Any] | None = None) -> Checkpoint:
+        """Stores the handler's state (any JSON, at most 256 KiB) durably; the next attempt has it as `restored`.
+        `posture` declares effects with it, in the words of `recovery_posture`.
+
+        Where the run is pausing or the worker ends, it then raises `Release`: the stage is given back, nothing is
+        counted. Raises `Stopped` when the attempt is not ours any more, ValueError for a state that is too large or no
+        JSON, `StageFailure` when the console refuses it. Waits for the answer: async handlers use `checkpoint_async`.
+        """
+        body: dict[str, Any] = {"executionId": self.execution_id, "state": _storable(state)}
+        if posture is not None:
+            body["recoveryPosture"] = posture
+        told = links.store_first(self.link, self.control, "checkpoints", body, while_draining=True)
+        self._checkpoint = Checkpoint(told["checkpointId"], told["sequence"], state)
+        if self.pause_requested:
+            raise Release
+        return self._checkpoint
+
+    async def checkpoint_async(self, state: Any, posture: Mapping[str, Any] | None = None) -> Checkpoint:
+        """As `checkpoint`, without holding up the event loop."""
+        return await asyncio.to_thread(self.checkpoint, state, posture)
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """Adds a line to the attempt's log; sent in seconds or with the result. Fields that are not JSON go as text."""
@@ -265,32 +314,29 @@ class ContextItems(Mapping[str, str]):
         return list(self._set.values())
 
 
-def clean(text: str) -> str:
-    """Text that UTF-8 and PostgreSQL can hold: NUL and lone surrogates are written as escapes, nothing is lost."""
-    return str(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+def _carried(job: Job) -> Checkpoint | None:
+    kept = job.checkpoint
+    return None if kept is None else Checkpoint(kept["checkpointId"], kept["sequence"], kept["state"])
 
 
-def shortened(text: str, most: int) -> str:
-    """At most `most` characters: beginning and end stay, and what is missing between them is counted."""
-    if len(text) <= most:
-        return text
-    side = (most - 60) // 2
-    return f"{text[:side]}\n… {len(text) - 2 * side} characters left out …\n{text[-side:]}"
+def _storable(state: Any) -> Any:
+    """The state, once it is known to be JSON that the console takes."""
+    try:
+        size = len(json.dumps(state, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"a checkpoint's state is JSON: {error}") from error
+    if size > MOST_STATE:
+        raise ValueError(
+            f"the state has {size} bytes, a checkpoint holds {MOST_STATE}: keep large things in a store, "
+            "and in the state where they are"
+        )
+    return state
 
 
 def _loggable_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    told = {key: _loggable(value) for key, value in fields.items()}
+    told = {key: loggable(value) for key, value in fields.items()}
     text = json.dumps(told)
     return told if len(text) <= MOST_FIELDS else {"shortened": shortened(text, MOST_FIELDS // 2)}
-
-
-def _loggable(value: Any) -> Any:
-    try:
-        text = json.dumps(value, allow_nan=False, default=str, ensure_ascii=False)
-        text.encode("utf-8")
-    except (TypeError, ValueError, RecursionError):
-        return clean(repr(value))
-    return json.loads(text)
 
 
 _UNREAD = object()

@@ -85,12 +85,63 @@ class StateInvalid(Conflict):
     """409: the run or the stage is not in a state from which this leads anywhere."""
 
 
+class NeedsReconciliation(Conflict):
+    """409: what the stage did outside has to be settled by a person first."""
+
+
+class EnvironmentMismatch(Conflict):
+    """409: another environment was named than the source's, or the key's."""
+
+
+class CheckpointInvalid(Conflict):
+    """409: the checkpoint cannot be trusted; nothing was read from it."""
+
+
+class PlanChanged(Conflict):
+    """409: the world has moved since `plan_digest` was made. `plan` is the new plan, with its own digest."""
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        plan: Mapping[str, Any] = self.body.get("plan") or {}
+        return plan
+
+
+class Judged(Conflict):
+    """409: the verdict on what might be repeated stands against it; it is kept as an operation."""
+
+    @property
+    def operation_id(self) -> str | None:
+        return self.body.get("operation_id")
+
+    @property
+    def disposition(self) -> str:
+        return str(self.body.get("disposition") or self.code)
+
+    @property
+    def reasons(self) -> list[Any]:
+        return list(self.body.get("reasons") or [])
+
+
+class OperatorReviewRequired(Judged):
+    """409: someone else with the right must look first; after that the same key answers with the target."""
+
+
+class RecoveryDenied(Judged):
+    """409: denied for good; what is known of the effects contradicts itself, or a gate was rejected."""
+
+
 _BY_CODE: dict[str, type[ApiError]] = {
     "idempotency_conflict": IdempotencyConflict,
     "recovery_idempotency_conflict": IdempotencyConflict,
     "gate_decision_conflict": GateDecisionConflict,
     "execution_state_invalid": StateInvalid,
     "stage_state_invalid": StateInvalid,
+    "needs_reconciliation": NeedsReconciliation,
+    "recovery_environment_mismatch": EnvironmentMismatch,
+    "checkpoint_integrity_invalid": CheckpointInvalid,
+    "plan_changed": PlanChanged,
+    "operator_review_required": OperatorReviewRequired,
+    "recovery_denied": RecoveryDenied,
 }
 _BY_STATUS: dict[int, type[ApiError]] = {
     400: InvalidRequest,
@@ -125,4 +176,6 @@ class Release(RecourseError):
 
 
 class Stopped(RecourseError):
-    """Raised by `ctx.raise_if_stopped()`: the attempt was cancelled or lost, or the worker is ending."""
+    """Raised by `ctx.raise_if_stopped()`, `ctx.effect` and `ctx.checkpoint`: the attempt was cancelled or lost, its
+    time-out is over, or the worker is ending.
+    """

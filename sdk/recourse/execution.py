@@ -8,11 +8,12 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recourse.context import StageContext, clean, shortened
+from recourse.context import StageContext
 from recourse.errors import Release, StageFailure, Stopped
 from recourse.handlers import Registry
 from recourse.jobs import Job
 from recourse.results import Failure, Success, Waiting
+from recourse.texts import clean, shortened
 
 MAX_REPORT_BYTES = 15 * 1024 * 1024
 MAX_MESSAGE = 8000

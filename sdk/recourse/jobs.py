@@ -84,6 +84,11 @@ class Job:
         return self.wire.get("idempotencyKey", "")
 
     @property
+    def checkpoint(self) -> Mapping[str, Any] | None:
+        """The handler state that was stored last in this epoch: `checkpointId`, `sequence`, `state`."""
+        return self.wire.get("checkpoint")
+
+    @property
     def lease(self) -> Mapping[str, Any] | None:
         return self.wire.get("lease")
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 import random
 
 
+class Unavailable(Exception):
+    """No definite answer, or one that says "later": try the same again, at least after `wait` seconds."""
+
+    def __init__(self, why: str, wait: float = 0.0) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
 class Backoff:
     """Waits that double from `first` to `most` seconds, each shortened by up to half at random so that many do not come
     back at once. `reset` after a success.

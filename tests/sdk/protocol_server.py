@@ -45,6 +45,8 @@ class Stage:
     pausing: bool = False
     recoveries: int = 0
     timeout: float | None = None
+    effects: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: dict[str, Any] | None = None
 
 
 @dataclass
@@ -178,6 +180,10 @@ class ProtocolServer:
                 return 202, {"results": [self._result(item, session) for item in body["results"]]}
             case ["stages", stage_id, "release"]:
                 return self._release(self.stages[stage_id], body["executionId"], session)
+            case ["stages", stage_id, "effects"]:
+                return self._effects(self.stages[stage_id], body, session)
+            case ["stages", stage_id, "checkpoints"]:
+                return self._checkpoint(self.stages[stage_id], body, session)
             case ["stages", stage_id, ("progress" | "logs") as kind]:
                 attempt = self._attempt(self.stages[stage_id], body["executionId"])
                 if attempt.state != "running" or attempt.session != session:
@@ -191,6 +197,36 @@ class ProtocolServer:
                 self.sessions[session] = "draining"
                 return 200, {"commands": []}
         return problem(404, "not_found")
+
+    def _effects(self, stage: Stage, body: dict[str, Any], session: str) -> tuple[int, dict[str, Any]]:
+        """Same attempt, class, step and key are one; a late intent is refused, a late outcome kept as evidence."""
+        attempt = self._attempt(stage, body["executionId"])
+        if attempt.state != "running" or attempt.session != session:
+            self.late += [item for item in body["effects"] if item["state"] != "declared"]
+            return problem(409, "stale_execution")
+        return 201, {"effects": [self._effect(stage, attempt, item) for item in body["effects"]]}
+
+    def _effect(self, stage: Stage, attempt: Attempt, item: dict[str, Any]) -> dict[str, Any]:
+        same = {name: item.get(name) for name in ("class", "stepId", "idempotencyKey")}
+        alike = [known for known in stage.effects if same.items() <= known.items()]
+        known = next((known for known in alike if known["attempt"] == attempt.number), None)
+        if known is None:
+            known = same | {"effectId": str(uuid.uuid4()), "attempt": attempt.number}
+            stage.effects.append(known)
+        known |= item
+        told = {"effectId": known["effectId"], "state": known["state"]}
+        earlier = [one for one in alike if one["attempt"] < attempt.number and one["state"] != "declared"]
+        if earlier:
+            told["earlier"] = {name: earlier[-1].get(name) for name in ("attempt", "state", "externalRef")}
+        return told
+
+    def _checkpoint(self, stage: Stage, body: dict[str, Any], session: str) -> tuple[int, dict[str, Any]]:
+        attempt = self._attempt(stage, body["executionId"])
+        if attempt.state != "running" or attempt.session != session:
+            return problem(409, "stale_execution")
+        sequence = (stage.checkpoint or {"sequence": 0})["sequence"] + 1
+        stage.checkpoint = {"checkpointId": str(uuid.uuid4()), "sequence": sequence, "state": body["state"]}
+        return 201, {name: stage.checkpoint[name] for name in ("checkpointId", "sequence")}
 
     def _bootstrap(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         token = f"session-{uuid.uuid4()}"
@@ -246,6 +282,7 @@ class ProtocolServer:
             "effectMode": stage.effect_mode,
             "effectProtocol": "none",
             "idempotencyKey": f"{stage.id}:1",
+            **({"checkpoint": stage.checkpoint} if stage.checkpoint else {}),
             "lease": self._lease(stage, attempt, session),
         }
 

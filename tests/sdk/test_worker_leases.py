@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from recourse import Job, Registry, StageContext, Worker, clock
-from recourse.context import Control
+from recourse.control import Control
+from recourse.links import Recorder
 from recourse.worker.leases import Held
 
 from tests.sdk.conftest import eventually
@@ -234,7 +235,7 @@ def at(seconds: float) -> str:
 
 def held_until(local: float, server: float) -> Held:
     job = Job({"stageId": "s", "executionId": "e", "attempt": 1, "lease": {"leaseExpiresAt": at(server)}})
-    held = Held(job, Control(), renew_at=0.0)
+    held = Held(job, Control(), renew_at=0.0, link=Recorder())
     held.control.owned_until = local
     return held
 

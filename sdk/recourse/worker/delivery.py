@@ -21,9 +21,9 @@ from typing import Any
 
 from recourse import clock
 from recourse.execution import Report, failure_report
-from recourse.repeating import Backoff
+from recourse.repeating import Backoff, Unavailable
 from recourse.worker.leases import MOST_PER_REQUEST, Held, by_attempt
-from recourse.worker.session import Session, Unavailable
+from recourse.worker.session import Session
 
 log = logging.getLogger("recourse.worker")
 

@@ -17,10 +17,13 @@ from datetime import datetime
 from typing import Any
 
 from recourse import clock
-from recourse.context import Control, StageContext
+from recourse.context import StageContext
+from recourse.control import Control
+from recourse.errors import api_error
 from recourse.jobs import Job
-from recourse.repeating import Backoff
-from recourse.worker.session import Session, Unavailable
+from recourse.links import Link, Stored
+from recourse.repeating import Backoff, Unavailable
+from recourse.worker.session import Session
 
 log = logging.getLogger("recourse.worker")
 
@@ -32,10 +35,10 @@ class Held:
 
     __slots__ = ("abandoned", "all_answered", "context", "control", "job", "lost", "renew_at", "running", "server_end")
 
-    def __init__(self, job: Job, control: Control, renew_at: float) -> None:
+    def __init__(self, job: Job, control: Control, renew_at: float, link: Link) -> None:
         self.job = job
         self.control = control
-        self.context = StageContext(job, control)
+        self.context = StageContext(job, control, link)
         self.renew_at = renew_at
         self.server_end: str | None = (job.lease or {}).get("leaseExpiresAt")
         self.all_answered = True
@@ -70,6 +73,23 @@ class Held:
         self.control.stop("lost")
 
 
+class Wire:
+    """An attempt's link to the console: one request for each write."""
+
+    __slots__ = ("_session", "_stage_id")
+
+    def __init__(self, session: Session, job: Job) -> None:
+        self._session = session
+        self._stage_id = job.stage_id
+
+    def write(self, what: Stored, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        answer = self._session.post(f"stages/{self._stage_id}/{what}", content)
+        if answer.status >= 400:
+            raise api_error(answer.status, answer.body)
+        return answer.body
+
+
 class Leases:
     """All held attempts, with the thread that renews and the one that fences.
 
@@ -95,7 +115,7 @@ class Leases:
         control.owned_until = asked_at + self._owned_seconds
         if job.timeout_seconds:
             control.times_out_at = clock.now() + job.timeout_seconds
-        held = Held(job, control, asked_at + self._session.renew_seconds)
+        held = Held(job, control, asked_at + self._session.renew_seconds, Wire(self._session, job))
         with self._changed:
             self._held[job.execution_id] = held
             if self._sleeping:

@@ -10,8 +10,9 @@ import json
 import logging
 import threading
 
+from recourse.repeating import Unavailable
 from recourse.worker.leases import Held, Leases
-from recourse.worker.session import Session, Unavailable
+from recourse.worker.session import Session
 
 log = logging.getLogger("recourse.worker")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from recourse import clock
 from recourse.jobs import Job
-from recourse.repeating import Backoff
+from recourse.repeating import Backoff, Unavailable
 from recourse.worker.leases import MOST_PER_REQUEST
-from recourse.worker.session import Answer, Session, Unavailable
+from recourse.worker.session import Answer, Session
 
 log = logging.getLogger("recourse.worker")
 

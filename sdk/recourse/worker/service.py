@@ -17,7 +17,7 @@ from recourse.errors import ApiError, ConfigurationError
 from recourse.execution import Report
 from recourse.handlers import Registry, default_registry
 from recourse.jobs import Job
-from recourse.repeating import Backoff
+from recourse.repeating import Backoff, Unavailable
 from recourse.settings import api_key as configured_key
 from recourse.settings import base_url as configured_url
 from recourse.version import VERSION
@@ -26,7 +26,7 @@ from recourse.worker.leases import Held, Leases
 from recourse.worker.live import Live
 from recourse.worker.pulling import Places, Puller
 from recourse.worker.runners import Runners
-from recourse.worker.session import Commands, Session, Unavailable
+from recourse.worker.session import Commands, Session
 
 log = logging.getLogger("recourse.worker")
 
@@ -258,8 +258,12 @@ class Worker:
                 self._give_up(held)
 
     def _give_up(self, held: Held) -> None:
-        """For a handler that goes on though it was told to stop. Its place stays taken, its end is not reported."""
-        if held.job.effect_mode == "external" or held.is_lost:
+        """For a handler that goes on though it was told to stop. Its place stays taken, its end is not reported, and it
+        waits for nothing any more.
+        """
+        was_lost = held.is_lost
+        held.control.owned_until = clock.now()
+        if held.job.effect_mode == "external" or was_lost:
             log.error("attempt %s did not stop; it is left to its lease", held.job.execution_id)
             self._leases.drop(held)
         else:

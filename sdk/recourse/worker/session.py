@@ -12,21 +12,13 @@ from typing import Any
 import httpx
 
 from recourse.errors import api_error
-from recourse.repeating import retry_after
+from recourse.repeating import Unavailable, retry_after
 
 log = logging.getLogger("recourse.worker")
 
 ANSWER_SECONDS = 10.0
 
 Commands = list[Mapping[str, Any]]
-
-
-class Unavailable(Exception):
-    """No definite answer, or one that says "later": try the same again, at least after `wait` seconds."""
-
-    def __init__(self, why: str, wait: float = 0.0) -> None:
-        super().__init__(why)
-        self.wait = wait
 
 
 @dataclass(frozen=True, slots=True)

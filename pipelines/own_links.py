@@ -1,0 +1,64 @@
+"""How a handler that the console itself runs has effects and checkpoints stored: by the executor's draining thread,
+which alone has a connection, in the shapes and with the refusals of the worker routes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.db import InterfaceError, OperationalError
+from recourse.errors import api_error
+from recourse.links import Stored
+from recourse.repeating import Unavailable
+
+from pipelines.errors import Refusal
+from pipelines.leases import Holder
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A write that a handler waits for."""
+
+    write: Callable[[], Answer]
+    answer: Future[Answer] = field(default_factory=Future)
+
+    def serve(self) -> bool:
+        """Carries it out and wakes the handler; False when the connection to the database is lost."""
+        try:
+            self.answer.set_result(self.write())
+        except Refusal as refusal:
+            told = {"code": refusal.code, "detail": refusal.detail, "errors": refusal.errors}
+            self.answer.set_exception(api_error(refusal.status, told))
+        except (OperationalError, InterfaceError) as error:
+            self.answer.set_exception(Unavailable(str(error).strip()))
+            return False
+        except Exception as error:  # noqa: BLE001 - the handler that asked for it is told, the others go on
+            self.answer.set_exception(error)
+        return True
+
+
+class OwnLink:
+    """One attempt's link. `ask` hands a write to the draining thread."""
+
+    def __init__(self, holder: Holder, stage_id: uuid.UUID, ask: Callable[[Asked], None]) -> None:
+        self._holder = holder
+        self._stage_id = stage_id
+        self._ask = ask
+
+    def write(self, what: Stored, body: Answer) -> Answer:
+        asked = Asked(lambda: WRITERS[what](self._holder, self._stage_id, body))
+        self._ask(asked)
+        try:
+            return asked.answer.result(settings.RECOURSE_LEASE_SECONDS)
+        except TimeoutError as error:
+            raise Unavailable("the executor did not come to it") from error
+
+
+WRITERS: dict[Stored, Callable[[Holder, uuid.UUID, Answer], Answer]] = {}

@@ -1,0 +1,29 @@
+"""Text and values as UTF-8, JSON and PostgreSQL can hold them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def clean(text: str) -> str:
+    """Text that UTF-8 and PostgreSQL can hold: NUL and lone surrogates are written as escapes, nothing is lost."""
+    return str(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def shortened(text: str, most: int) -> str:
+    """At most `most` characters: beginning and end stay, and what is missing between them is counted."""
+    if len(text) <= most:
+        return text
+    side = (most - 60) // 2
+    return f"{text[:side]}\n… {len(text) - 2 * side} characters left out …\n{text[-side:]}"
+
+
+def loggable(value: Any) -> Any:
+    """The value as JSON can hold it; what it cannot hold goes as text."""
+    try:
+        text = json.dumps(value, allow_nan=False, default=str, ensure_ascii=False)
+        text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError):
+        return clean(repr(value))
+    return json.loads(text)
