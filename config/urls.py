@@ -17,6 +17,8 @@ urlpatterns = [
     path("", include("pipelines.api.workers")),
     path("", include("approvals.api")),
     path("v1/", include("pipelines.api.operations")),
+    path("v1/", include("pipelines.api.effects")),
+    path("v1/", include("pipelines.api.signing_keys")),
     path("v1/", include("recovery.api")),
     path("v1/", include("recovery.evidence_graph_api")),
     path("v1/schema", openapi.schema),

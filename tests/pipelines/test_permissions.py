@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from pipelines import catalog, releases
+from pipelines import catalog, keyring, releases
 from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, DeadLetter, Environment, Role, Run, Stage
@@ -30,6 +30,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "executions/<str:execution_id>/attempts"): VIEWERS,
     ("GET", "executions/<str:execution_id>/timeline"): VIEWERS,
     ("GET", "executions/<str:execution_id>/blockers"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/effects"): VIEWERS,
     ("POST", "executions/<str:execution_id>/pause"): OPERATORS,
     ("POST", "executions/<str:execution_id>/resume"): OPERATORS,
     ("POST", "executions/<str:execution_id>/cancel"): OPERATORS,
@@ -55,6 +56,9 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "policies"): VIEWERS,
     ("POST", "policies"): ADMINS,
     ("PATCH", "policies/<str:policy_id>"): ADMINS,
+    ("GET", "signing-keys"): VIEWERS,
+    ("POST", "signing-keys/rotate"): ADMINS,
+    ("POST", "signing-keys/<str:key_id>/revoke"): ADMINS,
     ("GET", "audit-events"): VIEWERS,
     ("GET", "workers"): VIEWERS,
     ("GET", "operations"): VIEWERS,
@@ -137,6 +141,7 @@ def things(
         "application_id": str(application.id),
         "release_id": str(release.id),
         "policy_id": str(policy.id),
+        "key_id": str(keyring.read(application.workspace_id).active),
     }
 
 

@@ -14,7 +14,7 @@ from pipelines.access import RELEASE, Actor, person
 from pipelines.api.bodies import MIB
 from pipelines.definitions import Definition, read_document, with_defaults
 from pipelines.errors import Refusal
-from pipelines.management.console_command import ConsoleCommand, slug
+from pipelines.management.console_command import ConsoleCommand, slug, workspace_of
 from pipelines.models import Pipeline, Workspace
 
 
@@ -73,9 +73,7 @@ def _definition_file(text: str) -> Path:
 
 
 def _member(workspace_slug: str, user_name: str) -> tuple[Workspace, Actor]:
-    workspace = Workspace.objects.filter(slug=workspace_slug).first()
-    if workspace is None:
-        raise Refusal("not_found", f"there is no workspace {workspace_slug!r}")
+    workspace = workspace_of(workspace_slug)
     model = get_user_model()
     user = model.objects.filter(**{model.USERNAME_FIELD: user_name}, is_active=True).first()
     actor = person(user, workspace.id, "command") if user else None
