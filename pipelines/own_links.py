@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError
@@ -16,10 +16,14 @@ from recourse.errors import api_error
 from recourse.links import Stored
 from recourse.repeating import Unavailable
 
+from pipelines import intents
+from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.leases import Holder
+from pipelines.wire import effects_body
 
 Answer = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +65,21 @@ class OwnLink:
             raise Unavailable("the executor did not come to it") from error
 
 
-WRITERS: dict[Stored, Callable[[Holder, uuid.UUID, Answer], Answer]] = {}
+def _tell_effects(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
+    from pipelines.api.serializers import EffectsTold
+
+    said = EffectsTold.clean(body)
+    told = [Told(**effect) for effect in said["effects"]]
+    noted = intents.tell_effects(holder, stage_id, said["execution_id"], told)
+    return effects_body(_found(noted))
+
+
+def _found(noted: T | None) -> T:
+    if noted is None:
+        raise Refusal("not_found", "there is no such attempt of that stage")
+    return noted
+
+
+WRITERS: dict[Stored, Callable[[Holder, uuid.UUID, Answer], Answer]] = {
+    "effects": _tell_effects,
+}

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from pipelines.context import REDACTED
+from pipelines.intents import Answer
 from pipelines.jobs import Job, Lease
 from pipelines.sql import query
 from pipelines.states import TERMINAL_RUN, TERMINAL_STAGE, StageState
@@ -120,6 +121,19 @@ def job_body(job: Job) -> dict[str, Any]:
     if job.lease:
         body["lease"] = lease_body(job.lease)
     return body
+
+
+def effects_body(noted: Sequence[Answer]) -> dict[str, Any]:
+    """The answer to effects that a worker told of."""
+    return {"effects": [_effect_body(one) for one in noted]}
+
+
+def _effect_body(noted: Answer) -> dict[str, Any]:
+    told: dict[str, Any] = {"effectId": str(noted.effect_id), "state": noted.state}
+    if noted.earlier is not None:
+        attempt, state, external_ref = noted.earlier.attempt, noted.earlier.state, noted.earlier.external_ref
+        told["earlier"] = {"attempt": attempt, "state": state, "externalRef": external_ref}
+    return told
 
 
 def lease_body(lease: Lease) -> dict[str, Any]:

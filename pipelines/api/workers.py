@@ -51,7 +51,7 @@ from pipelines.errors import Refusal
 from pipelines.keys import KeyHolder
 from pipelines.results import Receipt, Result
 from pipelines.wake import Queue
-from pipelines.wire import job_body, lease_body
+from pipelines.wire import effects_body, job_body, lease_body
 
 STALE = "this session does not hold the lease of that attempt; the result is kept as late evidence and moves nothing"
 
@@ -228,7 +228,7 @@ class TellEffects(WorkerEndpoint):
         noted = intents.tell_effects(caller.holder, stage_id, body["execution_id"], told)
         if noted is None:
             raise not_found()
-        return answer({"effects": [_effect(one) for one in noted]}, 201)
+        return answer(effects_body(noted), 201)
 
 
 class Acknowledge(WorkerEndpoint):
@@ -305,14 +305,6 @@ def _gone(request: HttpRequest) -> pulling.Gone:
 
 def _result(told: dict[str, Any]) -> Result:
     return Result(**told | {"effects": [Told(**effect) for effect in told["effects"]]})
-
-
-def _effect(noted: intents.Answer) -> dict[str, Any]:
-    told: dict[str, Any] = {"effectId": str(noted.effect_id), "state": noted.state}
-    if noted.earlier is not None:
-        attempt, state, external_ref = noted.earlier.attempt, noted.earlier.state, noted.earlier.external_ref
-        told["earlier"] = {"attempt": attempt, "state": state, "externalRef": external_ref}
-    return told
 
 
 def _receipt(receipt: Receipt) -> dict[str, Any]:

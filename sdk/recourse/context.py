@@ -16,11 +16,10 @@ from recourse.effects import MOST_KEY, MOST_STEP, Effect, EffectClass, default_k
 from recourse.errors import Release, StageFailure, Stopped
 from recourse.jobs import Job
 from recourse.links import Link, Recorder
-from recourse.texts import clean, loggable, shortened
+from recourse.texts import bounded, clean, loggable, shortened
 
 # What the server takes at most. Saying something must never fail the work that it tells of, so it is cut instead.
 MOST_TEXT = 16_000
-MOST_FIELDS = 16_000
 MOST_LINES = 5_000
 MOST_PROGRESS_TEXT = 1_000
 MOST_CONTEXT_KEY = 255
@@ -171,14 +170,17 @@ class StageContext:
         console refuses the intent. Raises ValueError when this attempt has used class, step and key before.
         """
         key = default_key(self.job, step) if key is None else key
-        if len(step) > MOST_STEP or len(key) > MOST_KEY:
-            raise ValueError(f"a step has at most {MOST_STEP} characters, a key {MOST_KEY}")
+        for name, text, most in (("step", step, MOST_STEP), ("key", key, MOST_KEY)):
+            if len(text) > most or not text.isprintable() or text.isspace():
+                raise ValueError(f"a {name} is printable text of at most {most} characters, not {text!r}")
         same = (effect_class, step, key)
         with self._lock:
             if same in self._effects:
                 raise ValueError(f"this attempt has already used {effect_class} {step!r}: give each act its own step")
             self._effects.add(same)
-        return Effect(self.job, self.control, self.link, effect_class, step, key, request)
+        return Effect(
+            self.execution_id, self.control, self.link, effect_class=effect_class, step=step, key=key, request=request
+        )
 
     @property
     def restored(self) -> Any:
@@ -193,7 +195,7 @@ class StageContext:
         return self._checkpoint
 
     def checkpoint(self, state: Any, posture: Mapping[str, Any] | None = None) -> Checkpoint:
-        """Stores the handler's state (any JSON, at most 256 KiB) durably; the next attempt has it as `restored`.
+        """Stores the handler's state (JSON but null, at most 256 KiB) durably; the next attempt has it as `restored`.
         `posture` declares effects with it, in the words of `recovery_posture`.
 
         Where the run is pausing or the worker ends, it then raises `Release`: the stage is given back, nothing is
@@ -321,6 +323,8 @@ def _carried(job: Job) -> Checkpoint | None:
 
 def _storable(state: Any) -> Any:
     """The state, once it is known to be JSON that the console takes."""
+    if state is None:
+        raise ValueError("a checkpoint's state is something: None would be no state at all")
     try:
         size = len(json.dumps(state, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode())
     except (TypeError, ValueError, RecursionError) as error:
@@ -334,9 +338,8 @@ def _storable(state: Any) -> Any:
 
 
 def _loggable_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    told = {key: loggable(value) for key, value in fields.items()}
-    text = json.dumps(told)
-    return told if len(text) <= MOST_FIELDS else {"shortened": shortened(text, MOST_FIELDS // 2)}
+    told: dict[str, Any] = bounded({key: loggable(value) for key, value in fields.items()})
+    return told
 
 
 _UNREAD = object()

@@ -33,7 +33,7 @@ from recourse.control import Control
 from recourse.errors import RecourseError, Stopped
 from recourse.jobs import Job
 from recourse.links import Link
-from recourse.texts import clean, loggable, shortened
+from recourse.texts import bounded, clean, loggable, shortened
 
 log = logging.getLogger("recourse.worker")
 
@@ -83,17 +83,25 @@ class Effect:
     """
 
     def __init__(
-        self, job: Job, control: Control, link: Link, effect_class: EffectClass, step: str, key: str, request: Any
+        self,
+        execution_id: str,
+        control: Control,
+        link: Link,
+        *,
+        effect_class: EffectClass,
+        step: str,
+        key: str,
+        request: Any,
     ) -> None:
         self.key = key
         self.external_ref: str | None = None
         self.detail: Any = None
         self.earlier: Earlier | None = None
-        self._job = job
+        self._id = execution_id
         self._control = control
         self._link = link
-        self._same: dict[str, Any] = {"class": effect_class, "stepId": step, "idempotencyKey": key}
-        self._request_hash = None if request is None else hash_of(request)
+        self._same = {"class": effect_class} | _given(stepId=step, idempotencyKey=key)
+        self._request_hash = "" if request is None else hash_of(request)
         self._said: State | None = None
 
     @property
@@ -165,19 +173,17 @@ class Effect:
         try:
             links.store_outcome(self._link, self._control, self._body(state))
         except RecourseError as unwritten:
-            log.error("the outcome %s of effect %s could not be stored: %s", state, self._same["stepId"], unwritten)
+            log.error("the outcome %s of an effect of attempt %s is not stored: %s", state, self._id, unwritten)
             if error is None:
                 raise
 
     def _body(self, state: str) -> dict[str, Any]:
-        item = self._same | {"state": state}
-        if self._request_hash is not None:
-            item["requestHash"] = self._request_hash
+        item: dict[str, Any] = self._same | {"state": state} | _given(requestHash=self._request_hash)
         if self.external_ref:
             item["externalRef"] = clean(self.external_ref)[:MOST_REF]
         if self.detail is not None:
-            item["detail"] = loggable(self.detail)
-        return {"executionId": self._job.execution_id, "effects": [item]}
+            item["detail"] = bounded(loggable(self.detail))
+        return {"executionId": self._id, "effects": [item]}
 
 
 def never_sent(error: BaseException) -> bool:
@@ -204,3 +210,7 @@ def hash_of(request: Any) -> str:
     if not isinstance(request, bytes):
         request = json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     return sha256(request).hexdigest()
+
+
+def _given(**texts: str) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if text}

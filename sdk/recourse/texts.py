@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+MOST_JSON = 16_000
+
 
 def clean(text: str) -> str:
     """Text that UTF-8 and PostgreSQL can hold: NUL and lone surrogates are written as escapes, nothing is lost."""
@@ -27,3 +29,9 @@ def loggable(value: Any) -> Any:
     except (TypeError, ValueError, RecursionError):
         return clean(repr(value))
     return json.loads(text)
+
+
+def bounded(value: Any) -> Any:
+    """JSON that a server takes with what it is told: a larger value goes as the beginning and end of its text."""
+    text = json.dumps(value)
+    return value if len(text) <= MOST_JSON else {"shortened": shortened(text, MOST_JSON // 2)}

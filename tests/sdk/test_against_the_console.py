@@ -29,7 +29,7 @@ from recourse import (
 from pipelines.models import Attempt, LateEvidence, LogLine
 from pipelines.models.base import RecourseNow
 from pipelines.sweeps import sweep
-from pipelines.transitions import pause_run, resume_run
+from recovery.transitions import pause_run, resume_run
 from tests.cast import Person
 from tests.contract.conftest import url_of_test_database, web_server
 from tests.sdk.conftest import eventually

@@ -134,7 +134,7 @@ def test_an_act_may_be_used_once_in_an_attempt() -> None:
     assert len(written(ctx)) == 4
 
 
-@given(st.text(max_size=255))
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=255))
 def test_a_key_fits_is_stable_and_tells_steps_apart(step: str) -> None:
     """P59: of the epoch and the step, not of the attempt."""
     first, second, later = (
@@ -144,6 +144,28 @@ def test_a_key_fits_is_stable_and_tells_steps_apart(step: str) -> None:
     assert key == default_key(second, step) != default_key(later, step)
     assert 0 < len(key) <= 200
     assert key != default_key(first, step + "x")
+
+
+@pytest.mark.parametrize("wrong", [{"step": "x" * 256}, {"step": "a\nb"}, {"step": " "}, {"key": "x" * 201}])
+def test_a_step_or_key_that_the_console_refuses_is_refused_where_it_is_made(wrong: dict[str, str]) -> None:
+    ctx = alone()
+    with pytest.raises(ValueError, match="printable"):
+        ctx.effect("external_http", **wrong)
+    assert written(ctx) == []
+
+
+def test_what_is_told_of_an_effect_is_cut_to_what_a_server_takes() -> None:
+    """An outcome must not be refused for what is said about it."""
+    ctx = alone()
+    with ctx.effect("external_http") as effect:
+        effect.external_ref = "x\0" * 1_000
+        effect.detail = {"big": "ü" * 100_000}
+    _, told = written(ctx)
+    assert "stepId" not in told
+    assert told["idempotencyKey"] == "s:1"
+    assert len(told["externalRef"]) == 1_000
+    assert "\0" not in told["externalRef"]
+    assert list(told["detail"]) == ["shortened"]
 
 
 def test_a_handler_can_be_tried_without_a_console() -> None:
@@ -159,7 +181,7 @@ def test_a_handler_can_be_tried_without_a_console() -> None:
     assert execution.run(ctx.job, registry, context=ctx).body["output"] == {"row": 5}
 
 
-@pytest.mark.parametrize("state", [b"no JSON", {"not": float("nan")}, "x" * 256 * 1024])
+@pytest.mark.parametrize("state", [None, b"no JSON", {"not": float("nan")}, "x" * 256 * 1024])
 def test_a_state_that_cannot_be_kept_is_refused_where_it_is_made(state: Any) -> None:
     ctx = alone()
     with pytest.raises(ValueError, match="checkpoint"):
