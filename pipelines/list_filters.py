@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since
 from pipelines.models import PolicyKind, PolicyStatus
-from pipelines.states import DeadLetterReason, DeadLetterState, ReleaseStatus, SessionState
+from pipelines.states import (
+    DeadLetterReason,
+    DeadLetterState,
+    EffectClass,
+    EffectState,
+    ReleaseStatus,
+    SessionState,
+)
 
 
 class AttemptFilter(ListFilter):
     """The attempts of a run, by stage."""
 
     stage_id = AnyId()
+
+
+class EffectFilter(ListFilter):
+    """The effects of a run by class, state and stage."""
+
+    state = AnyOf(choices=EffectState.values)
+    stage = AnyOf("stage__name")
+    stage_id = AnyId()
+
+
+EffectFilter.base_filters["class"] = AnyOf("effect_class", choices=EffectClass.values)  # a word of Python itself
 
 
 class PipelineFilter(ListFilter):

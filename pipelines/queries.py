@@ -180,6 +180,16 @@ def attempts(run: Run, stage_id: uuid.UUID | None = None) -> QuerySet[Attempt]:
     return rows.select_related("stage", "progress").prefetch_related("late_evidence").order_by("-dispatched_at", "-id")
 
 
+def effects(run: Run) -> QuerySet[Effect]:
+    """What the attempts of a run did outside, or were about to do, each with its stage."""
+    return Effect.objects.filter(run=run).select_related("stage")
+
+
+def attempt_numbers(attempt_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """The numbers of attempts, in one query."""
+    return dict(Attempt.objects.filter(id__in=set(attempt_ids)).values_list("id", "number"))
+
+
 def outputs(stage: Stage) -> QuerySet[StageOutput]:
     """Every output of a stage, of all its epochs: a retry sets another one in force and erases none."""
     return StageOutput.objects.filter(stage=stage)

@@ -314,3 +314,68 @@ def test_an_intent_hears_how_an_earlier_attempt_of_the_epoch_settled_the_same_ef
     clock.advance(1)
     (third,) = tell(worker, worker.take(), told()).json()["effects"]
     assert third["earlier"] == {"attempt": 1, "state": "committed", "externalRef": "ch_1"}
+
+
+# the list
+
+
+def test_the_effects_of_a_run_can_be_listed_and_filtered(
+    start_run: StartRun, worker: Worker, people: dict[str, Person], as_person: Callable[[Person], Api], api: Api
+) -> None:
+    """Newest first; by class, state and stage; also for the application's own key."""
+    run = start_run(PAY, {**PAY, "name": "mail"})
+    for _ in range(2):
+        job = worker.take()
+        tell(worker, job, told(), {"class": "internal_state", "state": "committed"})
+        tell(worker, job, told("committed", externalRef="ch_1", detail=["a", 1]))
+        worker.report(job)
+    viewer, path = as_person(people["viewer"]), f"/v1/executions/{run.id}/effects"
+    effects = viewer.get(path).json()["results"]
+    assert [(one["stage"], one["class"]) for one in effects] == [
+        ("mail", "internal_state"),
+        ("mail", "external_http"),
+        ("pay", "internal_state"),
+        ("pay", "external_http"),
+    ]
+    oldest = effects[-1]
+    effect = Effect.objects.get(id=oldest["effect_id"])
+    assert oldest == {
+        "id": str(effect.id),
+        "effect_id": str(effect.id),
+        "stage_id": str(effect.stage_id),
+        "stage": "pay",
+        "attempt_id": str(effect.attempt),
+        "attempt": 1,
+        "epoch": 1,
+        "class": "external_http",
+        "step_id": "pay",
+        "idempotency_key": "invoice-42",
+        "state": "committed",
+        "external_ref": "ch_1",
+        "request_hash": None,
+        "detail": ["a", 1],
+        "declared_at": oldest["declared_at"],
+        "settled_at": oldest["settled_at"],
+    }
+    assert effects[0]["idempotency_key"] is None
+    assert len(viewer.get(f"{path}?class=external_http&stage=mail").json()["results"]) == 1
+    assert len(viewer.get(f"{path}?state=declared&state=unknown").json()["results"]) == 0
+    assert (
+        len(viewer.get(f"{path}?class=external_http&class=internal_state&stage_id={job['stageId']}").json()["results"])
+        == 2
+    )
+    first = viewer.get(f"{path}?page_size=3").json()
+    assert (len(first["results"]), first["previous"]) == (3, None)
+    assert [one["id"] for one in viewer.get(first["next"]).json()["results"]] == [oldest["id"]]
+    assert api.get(path).json() == viewer.get(path).json()
+    assert viewer.get(f"{path}?class=payment").status_code == 400
+    assert viewer.get(f"{path}?effect_class=external_http").status_code == 400
+
+
+def test_anothers_effects_are_not_there(
+    start_run: StartRun, outsider: Person, as_person: Callable[[Person], Api], sibling_key: str
+) -> None:
+    """I16."""
+    run = start_run(PAY)
+    assert as_person(outsider).get(f"/v1/executions/{run.id}/effects").status_code == 404
+    assert Api({"X-API-Key": sibling_key}).get(f"/v1/executions/{run.id}/effects").status_code == 404

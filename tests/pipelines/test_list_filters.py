@@ -139,4 +139,5 @@ def test_every_list_of_rows_is_asked_here() -> None:
     def below(kind: type[ListFilter]) -> set[type[ListFilter]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 
-    assert below(ListFilter) - {ListFilter} == {*LISTS.values(), list_filters.AttemptFilter}
+    of_a_run = {list_filters.AttemptFilter, list_filters.EffectFilter}
+    assert below(ListFilter) - {ListFilter} == {*LISTS.values(), *of_a_run}
