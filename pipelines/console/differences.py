@@ -1,0 +1,80 @@
+"""What differs between two JSON values, place by place: pure, for screens that show them beside each other.
+
+A place is named by its path, `state.rows[3]`; in a list of objects that each name their stage, by that name. What is
+nested deeper than `DEEPEST` is compared as one text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DEEPEST = 12
+_PLAIN = re.compile(r"[\w-]+")
+NAMING = ("stage", "name", "id")  # what tells the objects of a list apart, where each has one
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One place. The values as JSON text; None where there is none on that side."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+    @property
+    def kind(self) -> str:
+        """changed, removed, added or same."""
+        if self.before == self.after:
+            return "same"
+        if self.before is None:
+            return "added"
+        return "removed" if self.after is None else "changed"
+
+
+def compare(before: Any, after: Any) -> list[Change]:
+    """Every place of both, what differs first, each group in the order of the values."""
+    old, new = dict(_places(before)), dict(_places(after))
+    paths = [*old, *(path for path in new if path not in old)]
+    changes = [Change(path, old.get(path), new.get(path)) for path in paths]
+    return sorted(changes, key=lambda change: change.kind == "same")
+
+
+def _places(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value and depth < DEEPEST:
+        for name, inner in value.items():
+            yield from _places(inner, _below(path, str(name)), depth + 1)
+    elif isinstance(value, list) and value and depth < DEEPEST:
+        for name, inner in zip(_names(value), value, strict=True):
+            yield from _places(inner, f"{path}[{_plain(name)}]", depth + 1)
+    else:
+        yield path, _text(value)
+
+
+def _names(items: list[Any]) -> list[str]:
+    for naming in NAMING:
+        names = [item.get(naming) if isinstance(item, Mapping) else None for item in items]
+        if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
+            return [str(name) for name in names]
+    return [str(index) for index in range(len(items))]
+
+
+def _below(path: str, name: str) -> str:
+    if _PLAIN.fullmatch(name):
+        return f"{path}.{name}" if path else name
+    return f"{path}[{_plain(name)}]"
+
+
+def _plain(name: str) -> str:
+    """A name that could be read as part of a path is quoted, so that no two places share one."""
+    return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _text(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    except RecursionError:
+        return "… nested too deeply to show"
