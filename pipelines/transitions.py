@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from pipelines.access import CANCEL, STEER, Actor
+from pipelines.access import CANCEL, Actor
 from pipelines.audit import NO_OP, audited, standing
 from pipelines.errors import Refusal
 from pipelines.moves import DEADLINE_EXCEEDED, Moves, Owner, RunRow, StageRow
@@ -26,32 +26,6 @@ class Cancelled:
     run_id: uuid.UUID
     repeated: bool
     reconciliation: list[dict[str, Any]]
-
-
-def pause_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatus:
-    """Stops further dispatch: queued, running, waiting, blocked → pausing, or paused when nothing is active.
-
-    Attempts only dispatched are taken back at once (released, nothing counted); running ones renew and finish.
-    Refused on other states with `execution_state_invalid`. Serves P60–P62, P64, O8.
-    """
-    with audited(actor, "run.pause", run=run_id, reason=reason) as entry:
-        moves, run = lock_run(run_id, actor)
-        actor.require(STEER)
-        entry.before = standing(run)
-        pause(moves, run, reason)
-        entry.after = standing(run)
-    return run.status
-
-
-def resume_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> RunStatus:
-    """Makes a paused run eligible again: pausing, paused → what its stages imply. Resets nothing (P63, P64, P76)."""
-    with audited(actor, "run.resume", run=run_id, reason=reason) as entry:
-        moves, run = lock_run(run_id, actor)
-        actor.require(STEER)
-        entry.before = standing(run)
-        resume(moves, run, reason)
-        entry.after = standing(run)
-    return run.status
 
 
 def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelled:
@@ -74,15 +48,17 @@ def cancel_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Cancelle
 # The verbs themselves, on a run that the caller has locked, for an actor whose right the caller has checked.
 
 
-def pause(moves: Moves, run: RunRow, reason: str) -> None:
+def pause(moves: Moves, run: RunRow, reason: str, until: datetime | None = None) -> None:
+    """Nothing more is handed out; at `until` a sweep resumes the run, unless a person did so or paused it anew."""
     check_verb(run, "pause", moves.now)
-    moves.pause(run, reason or OPERATOR_PAUSE)
+    moves.pause(run, reason or OPERATOR_PAUSE, until)
     idle = [stage for stage in run.stages if stage.state == StageState.DISPATCHED]
     for attempt in moves.active_attempts([stage.id for stage in idle]):
         moves.attempt(attempt, "release", cause="taken back: the run was paused")
     for stage in idle:
         moves.stage(stage, "take_back", reason="the run was paused")
-    moves.event("run.pause", run.id, reason=reason)
+    data = {"until": until.isoformat()} if until else None
+    moves.event("run.pause", run.id, reason=reason, data=data)
     moves.settle()
     moves.save()
 

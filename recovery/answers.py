@@ -11,7 +11,7 @@ from django.http import QueryDict
 
 from pipelines.errors import Refusal
 from pipelines.models import Stage
-from recovery.transitions import AND_DOWNSTREAM, STAGE_ONLY
+from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY
 
 LARGEST = 256 * 1024  # bytes, as for an input or output that comes over the wire
 LONGEST_NOTE = 500

@@ -3,110 +3,127 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.http import HttpResponse
 from django.urls import path
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import extend_schema, extend_schema_view
 
 from pipelines import queries
-from pipelines.access import RECOVER, STEER, VIEW, Actor
+from pipelines.access import CANCEL, RECOVER, STEER, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations import list_parameters
-from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedVerb, page_answer
 from pipelines.list_filters import DeadLetterFilter
 from pipelines.models import DeadLetter
 from pipelines.paging import page_of, read_cut
-from recovery import dead_letters, reconciliation_api, serializers
+from recovery import dead_letters, fork_api, reconciliation_api, serializers, transitions
 from recovery.filters import OperationFilter
+from recovery.operations import Done
+from recovery.plans import Asked
 from recovery.queries import operations
-from recovery.transitions import (
-    cancel_as_operation,
-    pause_as_operation,
-    resume_as_operation,
-    retry_stage,
-    skip_stage,
-)
+from recovery.serializers import or_plan
+from recovery.states import OperationKind
+from recovery.transitions import perform, preview
 
 
-class Pause(OperationsEndpoint):
+class VerbEndpoint(OperationsEndpoint):
+    """A verb that is planned first: a dry run answers the plan, everything else what was done as planned."""
+
+    def asked(self, call: Call) -> Asked:
+        raise NotImplementedError
+
+    def told(self, done: Done) -> dict[str, Any]:
+        return serializers.verb_answer(done)
+
+    def post(self, call: Call) -> HttpResponse:
+        asked = self.asked(call)
+        if call.is_dry_run:
+            return answer(preview(asked, actor=call.actor).as_json())
+        return answer(self.told(perform(asked, actor=call.actor, key=call.key, plan_digest=call.plan_digest)))
+
+
+@extend_schema_view(post=extend_schema(request=wire.PauseRequest, responses=or_plan(wire.Signal)))
+class Pause(VerbEndpoint):
     """Stops further dispatch; what runs may finish (P60, P61). Answers exactly these two fields (O9)."""
 
     access = {"POST": STEER}
-    bodies = {"POST": Verb}
+    bodies = {"POST": wire.PauseRequest}
     actions = {"POST": "run.pause"}
 
-    @extend_schema(request=Verb, responses=wire.Signal)
-    def post(self, call: Call) -> HttpResponse:
-        done = pause_as_operation(call.target.id, actor=call.actor, reason=call.reason, key=call.key)
-        return answer({"execution_id": str(done.run_id), "status": "pause_signal_sent"})
+    def asked(self, call: Call) -> Asked:
+        return transitions.ask_pause(call.target.id, until=call.body.get("until"), reason=call.reason)
+
+    def told(self, done: Done) -> dict[str, Any]:
+        return {"execution_id": str(done.run_id), "status": "pause_signal_sent"}
 
 
-class Resume(OperationsEndpoint):
+@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_plan(wire.Signal)))
+class Resume(VerbEndpoint):
     """Lets a paused run go on (P63). Answers exactly these two fields (O10)."""
 
     access = {"POST": STEER}
-    bodies = {"POST": Verb}
+    bodies = {"POST": PlannedVerb}
     actions = {"POST": "run.resume"}
 
-    @extend_schema(request=Verb, responses=wire.Signal)
-    def post(self, call: Call) -> HttpResponse:
-        done = resume_as_operation(call.target.id, actor=call.actor, reason=call.reason, key=call.key)
-        return answer({"execution_id": str(done.run_id), "status": "resume_signal_sent"})
+    def asked(self, call: Call) -> Asked:
+        return transitions.ask_resume(call.target.id, reason=call.reason)
+
+    def told(self, done: Done) -> dict[str, Any]:
+        return {"execution_id": str(done.run_id), "status": "resume_signal_sent"}
 
 
-class Cancel(OperationsEndpoint):
+@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_plan(serializers.CancelAnswer)))
+class Cancel(VerbEndpoint):
     """Ends a run and everything unfinished in it, and lists what may still go on outside (P72–P75)."""
 
-    access = {"POST": STEER}
-    bodies = {"POST": Verb}
+    access = {"POST": CANCEL}
+    bodies = {"POST": PlannedVerb}
     actions = {"POST": "run.cancel"}
 
-    @extend_schema(request=Verb, responses=serializers.CancelAnswer)
-    def post(self, call: Call) -> HttpResponse:
-        done = cancel_as_operation(call.target.id, actor=call.actor, reason=call.reason, key=call.key)
-        return answer(serializers.cancel_answer(done))
+    def asked(self, call: Call) -> Asked:
+        return transitions.ask_cancel(call.target.id, reason=call.reason)
+
+    def told(self, done: Done) -> dict[str, Any]:
+        return serializers.cancel_answer(done)
 
 
-class Retry(OperationsEndpoint):
+@extend_schema_view(post=extend_schema(request=wire.RetryRequest, responses=or_plan(serializers.StageVerbAnswer)))
+class Retry(VerbEndpoint):
     """Begins a new epoch of a stage, in place; nothing of the old one is erased (P65–P68)."""
 
     access = {"POST": RECOVER}
     bodies = {"POST": wire.RetryRequest}
     actions = {"POST": "stage.retry"}
 
-    @extend_schema(request=wire.RetryRequest, responses=serializers.StageVerbAnswer)
-    def post(self, call: Call) -> HttpResponse:
-        done = retry_stage(
+    def asked(self, call: Call) -> Asked:
+        return transitions.ask_retry(
+            call.target.run_id,
             call.target.id,
-            actor=call.actor,
             scope=call.body["scope"],
-            reason=call.reason,
             new_input=call.body.get("input"),
             acknowledge_effects=call.body["acknowledge_effects"],
-            key=call.key,
+            reason=call.reason,
         )
-        return answer(serializers.verb_answer(done))
 
 
-class Skip(OperationsEndpoint):
+@extend_schema_view(post=extend_schema(request=wire.SkipRequest, responses=or_plan(serializers.StageVerbAnswer)))
+class Skip(VerbEndpoint):
     """Leaves a stage out on purpose; what waits for it may go on (P69–P71)."""
 
     access = {"POST": RECOVER}
     bodies = {"POST": wire.SkipRequest}
     actions = {"POST": "stage.skip"}
 
-    @extend_schema(request=wire.SkipRequest, responses=serializers.StageVerbAnswer)
-    def post(self, call: Call) -> HttpResponse:
-        done = skip_stage(
+    def asked(self, call: Call) -> Asked:
+        return transitions.ask_skip(
+            call.target.run_id,
             call.target.id,
-            actor=call.actor,
-            reason=call.reason,
             output=call.body.get("output"),
             has_output="output" in call.body,
-            key=call.key,
+            reason=call.reason,
         )
-        return answer(serializers.verb_answer(done))
 
 
 class Operations(OperationsEndpoint):
@@ -136,11 +153,11 @@ class DeadLetters(OperationsEndpoint):
         return page_answer(call.request, page, [wire.dead_letter_view(one) for one in page.rows])
 
 
-class LetterEndpoint(OperationsEndpoint):
+class LetterEndpoint(VerbEndpoint):
     """A verb on one dead letter."""
 
     access = {"POST": RECOVER}
-    bodies = {"POST": Verb}
+    bodies = {"POST": PlannedVerb}
 
     def find(self, actor: Actor, **ids: uuid.UUID) -> DeadLetter:
         letter = queries.dead_letters(actor).filter(id=ids["letter_id"]).first()
@@ -149,44 +166,36 @@ class LetterEndpoint(OperationsEndpoint):
         return letter
 
 
+@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_plan(serializers.LetterVerbAnswer)))
 class Acknowledge(LetterEndpoint):
     """Somebody has seen it and deals with it."""
 
     actions = {"POST": "dead_letter.acknowledge"}
 
-    @extend_schema(request=Verb, responses=serializers.LetterVerbAnswer)
-    def post(self, call: Call) -> HttpResponse:
-        done = dead_letters.acknowledge(call.target.id, actor=call.actor, reason=call.reason, key=call.key)
-        return answer(serializers.verb_answer(done))
+    def asked(self, call: Call) -> Asked:
+        return dead_letters.ask_mark(OperationKind.ACKNOWLEDGE, call.target, reason=call.reason)
 
 
+@extend_schema_view(post=extend_schema(request=wire.RedriveRequest, responses=or_plan(serializers.LetterVerbAnswer)))
 class Redrive(LetterEndpoint):
     """Begins a new epoch of the stage, and closes the letter with it."""
 
     bodies = {"POST": wire.RedriveRequest}
     actions = {"POST": "dead_letter.redrive"}
 
-    @extend_schema(request=wire.RedriveRequest, responses=serializers.LetterVerbAnswer)
-    def post(self, call: Call) -> HttpResponse:
-        done = dead_letters.redrive(
-            call.target.id,
-            actor=call.actor,
-            reason=call.reason,
-            acknowledge_effects=call.body["acknowledge_effects"],
-            key=call.key,
-        )
-        return answer({**serializers.verb_answer(done), "dead_letter_status": "redriven"})
+    def asked(self, call: Call) -> Asked:
+        acknowledged = call.body["acknowledge_effects"]
+        return dead_letters.ask_redrive(call.target, acknowledge_effects=acknowledged, reason=call.reason)
 
 
+@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_plan(serializers.LetterVerbAnswer)))
 class Discard(LetterEndpoint):
     """It will not be done; the stage stays failed. Needs a reason."""
 
     actions = {"POST": "dead_letter.discard"}
 
-    @extend_schema(request=Verb, responses=serializers.LetterVerbAnswer)
-    def post(self, call: Call) -> HttpResponse:
-        done = dead_letters.discard(call.target.id, actor=call.actor, reason=call.reason, key=call.key)
-        return answer(serializers.verb_answer(done))
+    def asked(self, call: Call) -> Asked:
+        return dead_letters.ask_mark(OperationKind.DISCARD, call.target, reason=call.reason)
 
 
 urlpatterns = [
@@ -200,5 +209,6 @@ urlpatterns = [
     path("dead-letters/<str:letter_id>/acknowledge", Acknowledge.as_view()),
     path("dead-letters/<str:letter_id>/redrive", Redrive.as_view()),
     path("dead-letters/<str:letter_id>/discard", Discard.as_view()),
+    *fork_api.urlpatterns,
     *reconciliation_api.urlpatterns,
 ]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pipelines.console.acts import Step
 from pipelines.graph import descendants
 from pipelines.models import Stage
-from pipelines.states import ACTIVE_STAGE, TERMINAL_STAGE, StageState
-from recovery.transitions import acted_outside
+from pipelines.states import ACTIVE_STAGE, STAGE_MOVES, TERMINAL_STAGE, StageState
 
 FINISHED = (StageState.COMPLETED, StageState.SKIPPED, StageState.FAILED)
 
@@ -59,6 +58,11 @@ def of_skip(stage: Stage, stages: Sequence[Stage]) -> list[Step]:
         told = f"what {stage.name} did outside stays unknown; skipping does not undo it"
         lines.append(Step("blocked", "Uncertain", told))
     return lines
+
+
+def acted_outside(stage: Stage) -> bool:
+    """Whether beginning the stage anew may repeat what an earlier attempt of it did outside."""
+    return stage.effect_mode == "external" and stage.state in STAGE_MOVES["rewind"] and stage.attempt_number > 0
 
 
 def of_cancel(stages: Sequence[Stage]) -> list[Step]:

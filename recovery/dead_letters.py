@@ -7,89 +7,60 @@ closes the letter with it, in one transaction: a letter is either still open or 
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
-from pipelines.access import RECOVER, Actor
-from pipelines.audit import Entry
+from pipelines import queries
+from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import DeadLetter
-from pipelines.moves import Moves, RunRow
-from pipelines.sql import execute, query
-from pipelines.states import DEAD_LETTER_MOVES, DeadLetterState
+from recovery.operations import Done
+from recovery.plans import STAGE_ONLY, Asked
 from recovery.states import OperationKind
-from recovery.transitions import Done, on_run, retry_stage
+from recovery.transitions import perform
 
 
-def acknowledge(letter_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
-    """open → acknowledged: somebody has seen it and deals with it. The stage stays failed."""
-    return _mark(OperationKind.ACKNOWLEDGE, letter_id, actor, reason, key)
+def ask_mark(kind: OperationKind, letter: DeadLetter, *, reason: str = "") -> Asked:
+    """open → acknowledged, or open, acknowledged → discarded (with a reason); the stage stays failed."""
+    return Asked(kind, letter.run_id, letter.stage_id, {"dead_letter": str(letter.id)}, reason)
 
 
-def discard(letter_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
-    """open, acknowledged → discarded: it will not be done. A reason is required; the stage stays failed."""
-    if not reason:
-        message = "a dead letter is discarded only with a reason"
-        raise Refusal("validation_error", message, errors={"reason": [message]})
-    return _mark(OperationKind.DISCARD, letter_id, actor, reason, key)
+def ask_redrive(letter: DeadLetter, *, acknowledge_effects: bool = False, reason: str = "") -> Asked:
+    """open, acknowledged → redriven, and its stage begins a new epoch; refused whenever a retry of it is."""
+    choices = {
+        "dead_letter": str(letter.id),
+        "scope": STAGE_ONLY,
+        "input": None,
+        "acknowledge_effects": acknowledge_effects,
+    }
+    return Asked(OperationKind.REDRIVE, letter.run_id, letter.stage_id, choices, reason)
+
+
+def acknowledge(letter_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "", plan_digest: str = "") -> Done:
+    """Somebody has seen it and deals with it."""
+    asked = ask_mark(OperationKind.ACKNOWLEDGE, _find(letter_id, actor), reason=reason)
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
+
+
+def discard(letter_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "", plan_digest: str = "") -> Done:
+    """It will not be done."""
+    asked = ask_mark(OperationKind.DISCARD, _find(letter_id, actor), reason=reason)
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
 
 
 def redrive(
-    letter_id: uuid.UUID, *, actor: Actor, reason: str = "", acknowledge_effects: bool = False, key: str = ""
+    letter_id: uuid.UUID,
+    *,
+    actor: Actor,
+    reason: str = "",
+    acknowledge_effects: bool = False,
+    key: str = "",
+    plan_digest: str = "",
 ) -> Done:
-    """open, acknowledged → redriven, and its stage begins a new epoch; refused whenever a retry of it is."""
-    letter = _find(letter_id, actor)
-    return retry_stage(
-        letter.stage_id,
-        actor=actor,
-        reason=reason,
-        acknowledge_effects=acknowledge_effects,
-        key=key,
-        letters=DeadLetterState.REDRIVEN,
-        before=lambda moves: _check(moves, letter.id, "redrive"),
-    )
-
-
-def _mark(kind: OperationKind, letter_id: uuid.UUID, actor: Actor, reason: str, key: str) -> Done:
-    letter = _find(letter_id, actor)
-
-    def carry_out(moves: Moves, run: RunRow, entry: Entry) -> dict[str, Any]:
-        origin, state = _check(moves, letter_id, kind)
-        execute(
-            "UPDATE pipelines_deadletter SET state = %s, closed_at = CASE WHEN %s THEN recourse_now() END"
-            " WHERE id = %s",
-            [state, state != DeadLetterState.ACKNOWLEDGED, letter_id],
-        )
-        moves.event(f"dead_letter.{state}", run.id, letter.stage_id, None, origin, state, reason=reason)
-        moves.save()
-        return {"dead_letter_status": state, "run_status": run.status}
-
-    return on_run(
-        kind,
-        letter.run_id,
-        actor=actor,
-        capability=RECOVER,
-        action=f"dead_letter.{kind}",
-        reason=reason,
-        key=key,
-        request={"dead_letter": str(letter_id)},
-        stage_id=letter.stage_id,
-        carry_out=carry_out,
-    )
+    asked = ask_redrive(_find(letter_id, actor), acknowledge_effects=acknowledge_effects, reason=reason)
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
 
 
 def _find(letter_id: uuid.UUID, actor: Actor) -> DeadLetter:
-    letter = DeadLetter.objects.filter(id=letter_id, workspace_id=actor.workspace_id).first()
+    letter = queries.dead_letters(actor).filter(id=letter_id).first()
     if letter is None:
         raise Refusal("not_found", "there is no such dead letter")
     return letter
-
-
-def _check(moves: Moves, letter_id: uuid.UUID, verb: str) -> tuple[DeadLetterState, DeadLetterState]:
-    """The letter's state as it is under the run's lock, and where the verb leads; refused when it leads nowhere."""
-    state = DeadLetterState(query("SELECT state FROM pipelines_deadletter WHERE id = %s", [letter_id])[0][0])
-    if state not in DEAD_LETTER_MOVES[verb]:
-        raise Refusal("stage_state_invalid", f"a dead letter that is {state} cannot be {_PAST[verb]}")
-    return state, DEAD_LETTER_MOVES[verb][state]
-
-
-_PAST = {"acknowledge": "acknowledged", "redrive": "redriven", "discard": "discarded"}

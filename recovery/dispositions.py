@@ -21,6 +21,7 @@ DENIED, REVIEW, RECONCILED, ALLOWED = (
     Disposition.RECOVERY_ALLOWED,
 )
 WORST_FIRST = tuple(Disposition)
+GOES_ON = frozenset({RECONCILED, ALLOWED})
 _SETTLED_ABSENT = frozenset({EffectState.ABSENT, EffectState.RECONCILED_ABSENT})
 
 
@@ -69,7 +70,7 @@ class Verdict:
 
     @property
     def lets_go_on(self) -> bool:
-        return self.disposition in (RECONCILED, ALLOWED)
+        return self.disposition in GOES_ON
 
     def reasons_json(self) -> list[dict[str, Any]]:
         return [reason.as_json() for reason in self.reasons]

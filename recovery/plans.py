@@ -10,9 +10,11 @@ A verb that the state does not take has no plan: planning it is the typed refusa
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -59,7 +61,7 @@ class Asked:
 
     @property
     def fingerprint(self) -> str:
-        return _digest([self.kind.value, str(self.stage_id or self.run_id), self.choices])
+        return digest_of([self.kind.value, str(self.stage_id or self.run_id), self.choices])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +167,13 @@ class Plan:
     goes_on_outside: tuple[str, ...] = ()  # what may still happen elsewhere, whatever is done here
 
     @property
+    def lines(self) -> tuple[Line, ...]:
+        return (*self.kept, *self.run_again, *self.then)
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the plan's canonical JSON."""
-        return _digest(self.as_json(with_digest=False))
+        return _canonical_digest(self.as_json(with_digest=False))
 
     def as_json(self, *, with_digest: bool = True) -> dict[str, Any]:
         """The plan as the operations API answers it."""
@@ -194,7 +200,7 @@ class Plan:
             "checkpoint_id": self.checkpoint_id or None,
             "goes_on_outside": list(self.goes_on_outside),
         }
-        return {**told, "plan_digest": _digest(told)} if with_digest else told
+        return {**told, "plan_digest": _canonical_digest(told)} if with_digest else told
 
 
 def make_plan(world: World, asked: Asked) -> Plan:
@@ -275,7 +281,14 @@ def plan_cancel(world: World, asked: Asked) -> Plan:
 
 
 def plan_pause(world: World, asked: Asked) -> Plan:
-    """Nothing more is handed out; what was only handed out is taken back, what runs may finish. Choices: `until`."""
+    """Nothing more is handed out; what was only handed out is taken back, what runs may finish.
+
+    Choices: `until`, an ISO time that lies ahead.
+    """
+    until = asked.choices["until"]
+    if until is not None and datetime.fromisoformat(until) <= world.now:
+        message = "must lie ahead"
+        raise Refusal("validation_error", f"until: {message}", errors={"until": [message]})
     check_verb(world, "pause", world.now)
     sketch = Sketch(world)
     handed_out = [stage for stage in world.stages if stage.state == StageState.DISPATCHED]
@@ -441,7 +454,7 @@ def _shown(world: World, asked: Asked, closes: Iterable[StageFact]) -> dict[str,
     told = dict(asked.choices)
     for name in ("input", "output"):
         if told.get(name) is not None:
-            told[name] = {"digest": _digest(told[name])}
+            told[name] = {"digest": digest_of(told[name])}
     open_letters = {letter.stage_id for letter in world.letters if letter.state in OPEN_DEAD_LETTER}
     told["closes_dead_letters"] = [stage.name for stage in closes if stage.id in open_letters]
     return told
@@ -527,5 +540,10 @@ _PAST = {
 }
 
 
-def _digest(value: Any) -> str:
-    return sha256(rfc8785.dumps(value)).hexdigest()
+def digest_of(content: Any) -> str:
+    """SHA-256 of any JSON that was sent, also of numbers that have no canonical form."""
+    return sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _canonical_digest(told: Mapping[str, Any]) -> str:
+    return sha256(rfc8785.dumps(dict(told))).hexdigest()

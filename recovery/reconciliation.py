@@ -30,8 +30,9 @@ from pipelines.states import (
 )
 from recovery.evidence import Summary, effect_of, keep
 from recovery.models import EffectEvidence, Reconciliation
+from recovery.operations import Done
 from recovery.states import OperationKind, Outcome
-from recovery.transitions import Done, on_run
+from recovery.transitions import on_run
 
 # outcome → what it does to an open effect, and to a stage that waits for it
 EFFECT_ACTIONS: dict[str, str] = {

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from drf_spectacular.utils import PolymorphicProxySerializer
+
 from pipelines.api.operations_serializers import HUGE, time
-from pipelines.api.shapes import Flag, Identifier, ListOf, Moment, OneOf, Shape, Text, Whole
-from pipelines.states import DeadLetterState, RunStatus, StageState
+from pipelines.api.shapes import AnyJson, Flag, Identifier, JsonObject, ListOf, Moment, OneOf, Shape, Text, Whole
+from pipelines.states import DeadLetterState, EffectClass, RunStatus, StageState
 from recovery.models import Operation
+from recovery.operations import Done
 from recovery.states import Disposition, OperationKind, OperationState
-from recovery.transitions import Done
+
+
+class ReasonView(Shape):
+    """Why a verdict is what it is; the worst reason of all decides."""
+
+    disposition = OneOf(Disposition.values)
+    code = Text()
+    text = Text()
+    stage = Text(allow_null=True)
+    effect_id = Identifier(allow_null=True)
 
 
 class OperationView(Shape):
@@ -24,6 +36,10 @@ class OperationView(Shape):
     requested_by = Text()
     channel = Text()
     reason = Text(allow_null=True)
+    reasons = ListOf(child=ReasonView())
+    plan_digest = Text(allow_null=True)
+    target_execution_id = Identifier(allow_null=True)
+    resolved_by = Text(allow_null=True)
     created_at = Moment()
 
 
@@ -39,8 +55,87 @@ def operation_view(operation: Operation) -> dict[str, Any]:
         "requested_by": operation.requested_by.get_username(),
         "channel": operation.channel,
         "reason": operation.reason or None,
+        "reasons": operation.reasons,
+        "plan_digest": operation.plan_digest or None,
+        "target_execution_id": str(operation.target) if operation.target else None,
+        "resolved_by": operation.resolved_by.get_username() if operation.resolved_by else None,
         "created_at": time(operation.created_at),
     }
+
+
+class LineView(Shape):
+    """One stage in a plan: what it is, and what it will be at once. Without an `action` it follows from the others."""
+
+    stage = Text()
+    was = Text(blank=True, help_text="blank: the source has no such stage")
+    to = OneOf(StageState.values)
+    epoch = Whole(min_value=1, max_value=HUGE)
+    why = Text()
+    action = Text(allow_null=True)
+    output_digest = Text(allow_null=True)
+    stale = Flag()
+
+
+class DifferenceView(Shape):
+    """What the release that will run has otherwise: `what` is added, removed, or the name of a field."""
+
+    stage = Text()
+    what = Text()
+    before = AnyJson(allow_null=True)
+    after = AnyJson(allow_null=True)
+
+
+class MayRepeatView(Shape):
+    """What may be done a second time outside. Of a stage that never declares what it does only the stage is known."""
+
+    stage = Text()
+    effect_class = OneOf(EffectClass.values, allow_null=True)
+    state = Text()
+    step_id = Text(allow_null=True)
+    idempotency_key = Text(allow_null=True)
+    effect_id = Identifier(allow_null=True)
+
+    spelling = {"effect_class": "class"}
+
+
+class AgreementView(Shape):
+    """Who must agree: so many people of one of these roles, never the one who asks."""
+
+    roles = ListOf(child=Text())
+    count = Whole(min_value=1, max_value=HUGE)
+    why = Text()
+
+
+class PlanView(Shape):
+    """All of what a verb would do; nothing was changed. Its digest, told with the verb, holds the verb to it."""
+
+    kind = OneOf(OperationKind.values)
+    execution_id = Identifier()
+    stage_id = Identifier(allow_null=True)
+    stage = Text(allow_null=True)
+    choices = JsonObject(max_bytes=HUGE)
+    kept = ListOf(child=LineView())
+    run_again = ListOf(child=LineView())
+    then = ListOf(child=LineView())
+    added = ListOf(child=Text())
+    removed = ListOf(child=Text())
+    differences = ListOf(child=DifferenceView())
+    may_repeat = ListOf(child=MayRepeatView())
+    disposition = OneOf(Disposition.values)
+    reasons = ListOf(child=ReasonView())
+    approvals = ListOf(child=AgreementView())
+    environment = Text()
+    source_release_id = Identifier(allow_null=True)
+    release_id = Identifier(allow_null=True)
+    release_changed = Flag()
+    checkpoint_id = Identifier(allow_null=True)
+    goes_on_outside = ListOf(child=Text())
+    plan_digest = Text()
+
+
+def or_plan(answer: type[Shape]) -> Any:
+    """A verb's answer as OpenAPI tells it: what was done or, of a dry run, the plan."""
+    return PolymorphicProxySerializer(f"{answer.__name__}OrPlan", [answer, PlanView], resource_type_field_name=None)
 
 
 class VerbAnswer(Shape):
@@ -91,7 +186,7 @@ def verb_answer(done: Done) -> dict[str, Any]:
         "status": done.status,
         "disposition": done.disposition,
         "replayed": done.replayed,
-        "plan_digest": None,
+        "plan_digest": done.plan_digest or None,
         **told,
     }
 

@@ -1,56 +1,82 @@
-"""What operators do to stages in place: retry, skip; and cancel as an operation of its own. Nothing is ever erased.
+"""What people do to runs and stages in place: pause, resume, cancel, retry, skip, redrive. Nothing is ever erased.
 
-Every verb: lock the run, check, move, record operation and audit event, announce. With a key, asking again gives the
-first answer; the same key for another request is `recovery_idempotency_conflict`.
+Every verb: lock the run, plan from the locked rows, judge, walk the plan's lines, record operation and audit event,
+announce. With a key, asking again gives the first answer; the same key for another request is
+`recovery_idempotency_conflict`. With a plan's digest, another plan is `plan_changed`.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
-from typing import Any, Protocol, cast
+from datetime import datetime
+from typing import Any
 
-from django.db import IntegrityError
-
-from pipelines.access import RECOVER, STEER, Actor
-from pipelines.audit import NO_OP, Entry, audited
+from pipelines.access import CANCEL, RECOVER, STEER, Actor
+from pipelines.audit import DENIED, NO_OP, Entry, audited, standing
 from pipelines.errors import Refusal
-from pipelines.graph import descendants
-from pipelines.moves import Moves, RunRow, StageRow
+from pipelines.moves import IllegalMove, Moves, Owner, RunRow, StageRow
 from pipelines.sql import execute, query
-from pipelines.states import CLAIMABLE_STAGE, STAGE_MOVES, RunStatus, StageState, lets_go_on
+from pipelines.states import RUN_NO_OPS, DeadLetterState
 from pipelines.transitions import cancel, lock_run, pause, resume
+from recovery import operations, world
 from recovery.models import Operation
-from recovery.states import Disposition, OperationKind, OperationState
+from recovery.operations import Done
+from recovery.plans import STAGE_ONLY, Asked, Line, Plan, make_plan
+from recovery.states import Disposition, OperationKind
 
-STAGE_ONLY, AND_DOWNSTREAM = "stage", "stage_and_downstream"
-
-
-class StageFacts(Protocol):
-    """A stage as the engine or a screen holds it."""
-
-    @property
-    def effect_mode(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def attempt_number(self) -> int: ...
+CarryOut = Callable[[Moves, RunRow, Asked, Plan], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The answer to a verb in place."""
+class Verb:
+    """How a planned verb is carried out: by whom, under which name in the audit, and how its lines are walked.
 
-    operation_id: uuid.UUID
-    run_id: uuid.UUID
-    stage_id: uuid.UUID | None
-    status: str
-    disposition: str
-    replayed: bool
-    result: dict[str, Any]
+    `needs_reason` refuses a request that gives none, in these words.
+    """
+
+    capability: str
+    action: str
+    carry_out: CarryOut
+    needs_reason: str = ""
+
+
+# Requests. What is asked is the same for a preview, the verb itself, and an operation that is carried on later.
+
+
+def ask_retry(
+    run_id: uuid.UUID,
+    stage_id: uuid.UUID,
+    *,
+    scope: str = STAGE_ONLY,
+    new_input: str | None = None,
+    acknowledge_effects: bool = False,
+    reason: str = "",
+) -> Asked:
+    choices = {"scope": scope, "input": new_input, "acknowledge_effects": acknowledge_effects}
+    return Asked(OperationKind.RETRY, run_id, stage_id, choices, reason)
+
+
+def ask_skip(
+    run_id: uuid.UUID, stage_id: uuid.UUID, *, output: Any = None, has_output: bool = False, reason: str = ""
+) -> Asked:
+    choices = {"output": output if has_output else None, "has_output": has_output}
+    return Asked(OperationKind.SKIP, run_id, stage_id, choices, reason)
+
+
+def ask_pause(run_id: uuid.UUID, *, until: datetime | None = None, reason: str = "") -> Asked:
+    choices = {"until": until.isoformat() if until else None}
+    return Asked(OperationKind.PAUSE, run_id, choices=choices, reason=reason)
+
+
+def ask_resume(run_id: uuid.UUID, *, reason: str = "") -> Asked:
+    return Asked(OperationKind.RESUME, run_id, reason=reason)
+
+
+def ask_cancel(run_id: uuid.UUID, *, reason: str = "") -> Asked:
+    return Asked(OperationKind.CANCEL, run_id, reason=reason)
 
 
 def retry_stage(
@@ -62,109 +88,132 @@ def retry_stage(
     new_input: str | None = None,
     acknowledge_effects: bool = False,
     key: str = "",
-    letters: str = "resolved",
-    before: Callable[[Moves], object] | None = None,
+    plan_digest: str = "",
 ) -> Done:
     """Begins a new epoch of a failed, completed or skipped stage, on the pinned release (P65–P68, R11–R13, F34).
 
-    Scope `stage`: dependants that were not dispatched fall back to pending, later ones are flagged stale. Scope
-    `stage_and_downstream`: all descendants begin anew. Refused: a run that is cancelled or past its deadline, a denied
-    gate, a stage to be reconciled, an active one, a reason missing for a stage that did not fail, and a stage with
-    outside effects, also one behind it that begins anew, unless `acknowledge_effects` says that they were checked.
-    `before` looks once more under the lock.
+    `plans.plan_retry` says what moves and what is refused. `acknowledge_effects` says that the outside system was
+    checked for a stage that does not declare what it does there; it never clears a recorded effect.
     """
-    request = {"scope": scope, "input": new_input, "acknowledge_effects": acknowledge_effects}
-    action = OperationKind.REDRIVE if letters == "redriven" else OperationKind.RETRY
-
-    def carry_out(moves: Moves, run: RunRow, stage: StageRow) -> dict[str, Any]:
-        if before is not None:
-            before(moves)
-        later = [_by_position(run)[position] for position in descendants(stage.position, _shape(run))]
-        _check_retry(moves, run, stage, reason, acknowledge_effects)
-        if scope == AND_DOWNSTREAM:
-            for follower in later:
-                _check_rewind(moves, follower, acknowledge_effects)
-            for follower in later:
-                _rewind(moves, follower, reason)
-        else:
-            for follower in later:
-                _step_back(moves, follower, reason)
-        _begin_epoch(moves, run, stage, reason)
-        if new_input is not None:
-            _replace_input(moves, stage, new_input)
-        moves.close_dead_letters(stage, letters, reason)
-        moves.settle()
-        moves.save()
-        return {"epoch": stage.epoch, "stage_status": stage.state, "run_status": run.status}
-
-    return _in_place(action, stage_id, actor=actor, reason=reason, key=key, request=request, carry_out=carry_out)
+    asked = ask_retry(
+        _run_of(stage_id, actor),
+        stage_id,
+        scope=scope,
+        new_input=new_input,
+        acknowledge_effects=acknowledge_effects,
+        reason=reason,
+    )
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
 
 
 def skip_stage(
-    stage_id: uuid.UUID, *, actor: Actor, reason: str, output: Any = None, has_output: bool = False, key: str = ""
+    stage_id: uuid.UUID,
+    *,
+    actor: Actor,
+    reason: str,
+    output: Any = None,
+    has_output: bool = False,
+    key: str = "",
+    plan_digest: str = "",
 ) -> Done:
-    """Records that a stage is left out on purpose; what waits for it may go on (P69–P71). A reason is required.
+    """Records that a stage is left out on purpose; what waits for it may go on (P69–P71). A reason is required."""
+    run_id = _run_of(stage_id, actor)
+    asked = ask_skip(run_id, stage_id, output=output, has_output=has_output, reason=reason)
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
 
-    pending, ready, retry_scheduled, failed, needs_reconciliation → skipped. Refused: other states, a denied gate, a run
-    that is cancelled or past its deadline.
+
+def pause_run(
+    run_id: uuid.UUID,
+    *,
+    actor: Actor,
+    reason: str = "",
+    until: datetime | None = None,
+    key: str = "",
+    plan_digest: str = "",
+) -> Done:
+    """Stops further dispatch: queued, running, waiting, blocked → pausing, or paused when nothing is active.
+
+    Attempts only dispatched are taken back at once (released, nothing counted); running ones renew and finish. At
+    `until` the engine resumes it by itself. Refused on other states. Serves P60–P62, P64, O8, O9.
     """
-
-    def carry_out(moves: Moves, run: RunRow, stage: StageRow) -> dict[str, Any]:
-        _check_open(run, "skipped", moves)
-        _check_gate(moves, stage)
-        if stage.state not in STAGE_MOVES["skip"]:
-            raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be skipped")
-        body = json.dumps(output, separators=(",", ":"))
-        kept = moves.output(stage, body, attempt=None) if has_output else None
-        moves.stage(stage, "skip", reason=reason, output_id=kept)
-        moves.close_dead_letters(stage, "resolved", reason)
-        moves.settle()
-        moves.save()
-        return {"stage_status": stage.state, "run_status": run.status}
-
-    request = {"output": output if has_output else None, "has_output": has_output}
-    return _in_place(
-        OperationKind.SKIP,
-        stage_id,
-        actor=actor,
-        reason=reason,
-        key=key,
-        request=request,
-        carry_out=carry_out,
-        reason_needed="a stage is skipped only with a reason",
-    )
+    asked = ask_pause(run_id, until=until, reason=reason)
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
 
 
-def pause_as_operation(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
-    """Pauses a run for a person, and keeps it as an operation (`pipelines.transitions.pause_run` says what moves)."""
-
-    def carry_out(moves: Moves, run: RunRow, entry: Entry) -> dict[str, Any]:
-        pause(moves, run, reason)
-        return {"run_status": run.status}
-
-    return on_run(OperationKind.PAUSE, run_id, actor=actor, reason=reason, key=key, carry_out=carry_out)
+def resume_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "", plan_digest: str = "") -> Done:
+    """Makes a paused run eligible again: pausing, paused → what its stages imply. Resets nothing (P63, P64, P76)."""
+    return perform(ask_resume(run_id, reason=reason), actor=actor, key=key, plan_digest=plan_digest)
 
 
-def resume_as_operation(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
-    """Resumes a run for a person, and keeps it as an operation."""
-
-    def carry_out(moves: Moves, run: RunRow, entry: Entry) -> dict[str, Any]:
-        resume(moves, run, reason)
-        return {"run_status": run.status}
-
-    return on_run(OperationKind.RESUME, run_id, actor=actor, reason=reason, key=key, carry_out=carry_out)
+def cancel_as_operation(
+    run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "", plan_digest: str = ""
+) -> Done:
+    """Cancels a run for a person, and keeps it as an operation with its reconciliation list (P72–P75)."""
+    return perform(ask_cancel(run_id, reason=reason), actor=actor, key=key, plan_digest=plan_digest)
 
 
-def cancel_as_operation(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "") -> Done:
-    """Cancels a run for a person, and keeps it as an operation with its reconciliation list."""
+# Planning and performing.
 
-    def carry_out(moves: Moves, run: RunRow, entry: Entry) -> dict[str, Any]:
-        cancelled = cancel(moves, run, reason)
-        if cancelled.repeated:
+
+def preview(asked: Asked, *, actor: Actor) -> Plan:
+    """What the verb would do now, and what it is judged to be. Nothing is locked or written."""
+    _check_reason(asked)
+    if not _is_visible(asked.run_id, actor):
+        raise Refusal("not_found", "there is no such run")
+    return make_plan(world.read(asked.run_id), asked)
+
+
+def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "") -> Done:
+    """Does what is asked, as its plan says, and keeps it as an operation; effect, key and audit event commit together.
+
+    Refused without a trace but the audit event: a state that the verb does not take, and `plan_changed`. A verdict that
+    holds it back is kept, and answered as `operator_review_required` or `recovery_denied` (I11).
+    """
+    verb = VERBS[asked.kind]
+    with audited(
+        actor, verb.action, run=asked.run_id, stage=asked.stage_id, reason=asked.reason, **_told(asked)
+    ) as entry:
+        moves, run = lock_run(asked.run_id, actor)
+        actor.require(verb.capability)
+        _check_reason(asked)
+        earlier = operations.earlier(actor, asked, key)
+        if earlier is not None:
             entry.outcome = NO_OP
-        return {"reconciliation": cancelled.reconciliation, "run_status": run.status}
+            answer = operations.answer_again(earlier)
+        else:
+            answer = _begin(moves, run, asked, entry, actor=actor, key=key, plan_digest=plan_digest)
+        if isinstance(answer, Refusal):
+            _keep_refused(entry, answer)
+    if isinstance(answer, Refusal):
+        raise answer
+    return answer
 
-    return on_run(OperationKind.CANCEL, run_id, actor=actor, reason=reason, key=key, carry_out=carry_out)
+
+def carry_on(moves: Moves, run: RunRow, operation: Operation, *, actor: Actor) -> Done | Refusal:
+    """Carries out an operation in review that `actor` lets go on: planned and judged again, from the locked rows.
+
+    The caller holds the locks of the run and of the operation, has checked who decides, and commits what is written
+    also when a refusal is returned: with `recovery_denied` the operation is denied now; with `plan_changed` it stays in
+    review and has the new plan. What the state no longer takes is raised, and nothing is written. The disposition stays
+    as it was recorded, with `resolved_by`.
+    """
+    asked = operations.asked_of(operation)
+    plan = make_plan(world.read(run.id), asked)
+    if plan.verdict.disposition == Disposition.RECOVERY_DENIED:
+        operations.planned(operation, plan)
+        operations.record_verdict(actor, operation)
+        refusal = operations.hold_back(operation)
+        operations.update(operation)
+        return refusal
+    if plan.digest != operation.plan_digest:
+        operations.planned(operation, plan)
+        operations.record_verdict(actor, operation)
+        operations.update(operation)
+        return operations.plan_changed(plan)
+    operation.resolved_by_id = actor.user_id
+    _carry_out(moves, run, asked, plan, operation)
+    operations.update(operation)
+    return operations.done(operation)
 
 
 def on_run(
@@ -173,204 +222,171 @@ def on_run(
     *,
     actor: Actor,
     carry_out: Callable[[Moves, RunRow, Entry], dict[str, Any]],
-    capability: str = STEER,
-    action: str = "",
+    capability: str,
+    action: str,
     reason: str = "",
     key: str = "",
-    request: dict[str, Any] | None = None,
+    request: Mapping[str, Any] | None = None,
     stage_id: uuid.UUID | None = None,
 ) -> Done:
-    """One verb on one run as an operation: `carry_out` moves the locked run and says what the answer holds.
-
-    Effect, key, operation and audit event commit together. `request` is what else makes two requests the same.
-    """
-    fingerprint = _fingerprint(kind, run_id, request or {})
-    with audited(actor, action or f"run.{kind}", run=run_id, stage=stage_id, reason=reason) as entry:
+    """A verb that has nothing to plan, as an operation: `carry_out` moves the locked run and says what it answers."""
+    asked = Asked(kind, run_id, stage_id, request or {}, reason)
+    with audited(actor, action, run=run_id, stage=stage_id, reason=reason) as entry:
         moves, run = lock_run(run_id, actor)
         actor.require(capability)
-        repeated = _repeat(actor, kind, key, fingerprint)
-        if repeated:
+        earlier = operations.earlier(actor, asked, key)
+        if earlier is not None:
             entry.outcome = NO_OP
-            return repeated
-        result = carry_out(moves, run, entry)
-        return _record(
-            kind, run_id, stage_id, actor=actor, reason=reason, key=key, fingerprint=fingerprint, result=result
-        )
+            return operations.done(earlier, replayed=True)
+        stage = moves.stages[stage_id] if stage_id else None
+        entry.before = standing(run, stage)
+        operation = operations.opened(asked, actor=actor, key=key)
+        operation.result = carry_out(moves, run, entry)
+        entry.after = standing(run, stage)
+        for step in ("allow", "dispatch", "succeed"):
+            operations.move(operation, step)
+        operations.add(operation)
+        return operations.done(operation)
 
 
-def _in_place(
-    kind: OperationKind,
-    stage_id: uuid.UUID,
-    *,
-    actor: Actor,
-    reason: str,
-    key: str,
-    request: dict[str, Any],
-    carry_out: Callable[[Moves, RunRow, StageRow], dict[str, Any]],
-    reason_needed: str = "",
-) -> Done:
-    found = query(
-        "SELECT s.run_id FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
-        " WHERE s.id = %s AND r.workspace_id = %s",
-        [stage_id, actor.workspace_id],
+def _begin(
+    moves: Moves, run: RunRow, asked: Asked, entry: Entry, *, actor: Actor, key: str, plan_digest: str
+) -> Done | Refusal:
+    stage = moves.stages[asked.stage_id] if asked.stage_id else None
+    entry.before = standing(run, stage)
+    plan = make_plan(world.read(run.id), asked)
+    entry.plan_digest = plan.digest
+    operations.check_digest(plan, plan_digest)
+    operation = operations.opened(asked, actor=actor, key=key, plan=plan)
+    operations.record_verdict(actor, operation)
+    if not plan.verdict.lets_go_on:
+        refusal = operations.hold_back(operation)
+        operations.add(operation)
+        return refusal
+    if run.status in RUN_NO_OPS.get(asked.kind, ()):
+        entry.outcome = NO_OP
+    operations.move(operation, "allow")
+    _carry_out(moves, run, asked, plan, operation)
+    operations.add(operation)
+    entry.after = standing(run, stage)
+    return operations.done(operation)
+
+
+def _carry_out(moves: Moves, run: RunRow, asked: Asked, plan: Plan, operation: Operation) -> None:
+    """Walks the plan, and lets nothing commit that it does not say (F51)."""
+    if operation.resolved_by_id is not None:
+        operations.move(operation, "allow")
+    expected: dict[str, tuple[str, int, bool]] = {
+        stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages
+    }
+    expected |= {line.stage: (line.to, line.epoch, line.stale) for line in plan.lines}
+    operation.result = VERBS[asked.kind].carry_out(moves, run, asked, plan)
+    found = {stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages}
+    if found != expected:
+        other = sorted(name for name in found if found[name] != expected[name])
+        raise IllegalMove(f"{asked.kind} of run {run.id} did otherwise than planned to {other}")
+    operations.move(operation, "dispatch")
+    operations.move(operation, "succeed")
+
+
+def _keep_refused(entry: Entry, refusal: Refusal) -> None:
+    """What was written about a refused operation commits; its event says so, and no second one is added further up."""
+    entry.outcome, entry.code, entry.after = DENIED, refusal.code, None
+    refusal.is_recorded = True
+
+
+# Carrying out: the lines of a plan, made by `Moves`.
+
+
+def _retry(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
+    stage = moves.stages[_target(asked)]
+    _walk(moves, run, plan, asked.reason)
+    if asked.choices["input"] is not None:
+        _replace_input(moves, stage, asked.choices["input"])
+    closed = DeadLetterState.REDRIVEN if asked.kind == OperationKind.REDRIVE else DeadLetterState.RESOLVED
+    _close_letters(moves, run, plan, asked.reason, {stage.name: closed})
+    moves.settle()
+    moves.save()
+    told = {"dead_letter_status": closed.value} if asked.kind == OperationKind.REDRIVE else {}
+    return {**told, "epoch": stage.epoch, "stage_status": stage.state, "run_status": run.status}
+
+
+def _skip(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
+    stage = moves.stages[_target(asked)]
+    body = json.dumps(asked.choices["output"], separators=(",", ":"))
+    kept = moves.output(stage, body, attempt=None) if asked.choices["has_output"] else None
+    moves.stage(stage, "skip", reason=asked.reason, output_id=kept)
+    _close_letters(moves, run, plan, asked.reason)
+    moves.settle()
+    moves.save()
+    return {"stage_status": stage.state, "run_status": run.status}
+
+
+def _pause(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
+    until = asked.choices["until"]
+    pause(moves, run, asked.reason, datetime.fromisoformat(until) if until else None)
+    return {"run_status": run.status}
+
+
+def _resume(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
+    resume(moves, run, asked.reason)
+    return {"run_status": run.status}
+
+
+def _cancel(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
+    cancelled = cancel(moves, run, asked.reason)
+    return {"reconciliation": cancelled.reconciliation, "run_status": run.status}
+
+
+def _mark_letter(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
+    letter_id, state = asked.choices["dead_letter"], plan.choices["to"]
+    execute(
+        "UPDATE pipelines_deadletter SET state = %s, closed_at = CASE WHEN %s THEN recourse_now() END WHERE id = %s",
+        [state, state != DeadLetterState.ACKNOWLEDGED, letter_id],
     )
-    if not found:
-        raise Refusal("not_found", "there is no such stage")
-    run_id = found[0][0]
-    fingerprint = _fingerprint(kind, stage_id, request)
-    with audited(actor, f"stage.{kind}", run=run_id, stage=stage_id, reason=reason, **_told(request)) as entry:
-        actor.require(RECOVER)
-        if reason_needed and not reason:
-            raise _missing_reason(reason_needed)
-        moves, run = lock_run(run_id, actor)
-        repeated = _repeat(actor, kind, key, fingerprint)
-        if repeated:
-            entry.outcome = NO_OP
-            return repeated
-        result = carry_out(moves, run, moves.stages[stage_id])
-        return _record(
-            kind, run_id, stage_id, actor=actor, reason=reason, key=key, fingerprint=fingerprint, result=result
-        )
+    was = plan.choices["was"]
+    moves.event(f"dead_letter.{state}", run.id, asked.stage_id, None, was, state, reason=asked.reason)
+    moves.save()
+    return {"dead_letter_status": state, "run_status": run.status}
 
 
-def _repeat(actor: Actor, kind: OperationKind, key: str, fingerprint: str) -> Done | None:
-    if not key:
-        return None
-    earlier = Operation.objects.filter(workspace_id=actor.workspace_id, kind=kind, key=key).first()
-    if earlier is None:
-        return None
-    if earlier.fingerprint != fingerprint or earlier.requested_by_id != actor.user_id:
-        raise _key_taken()
-    return _done(earlier, replayed=True)
+VERBS: Mapping[OperationKind, Verb] = {
+    OperationKind.RETRY: Verb(RECOVER, "stage.retry", _retry),
+    OperationKind.REDRIVE: Verb(RECOVER, "dead_letter.redrive", _retry),
+    OperationKind.SKIP: Verb(RECOVER, "stage.skip", _skip, "a stage is skipped only with a reason"),
+    OperationKind.PAUSE: Verb(STEER, "run.pause", _pause),
+    OperationKind.RESUME: Verb(STEER, "run.resume", _resume),
+    OperationKind.CANCEL: Verb(CANCEL, "run.cancel", _cancel),
+    OperationKind.ACKNOWLEDGE: Verb(RECOVER, "dead_letter.acknowledge", _mark_letter),
+    OperationKind.DISCARD: Verb(
+        RECOVER, "dead_letter.discard", _mark_letter, "a dead letter is discarded only with a reason"
+    ),
+}
 
 
-def _record(
-    kind: OperationKind,
-    run_id: uuid.UUID,
-    stage_id: uuid.UUID | None,
-    *,
-    actor: Actor,
-    reason: str,
-    key: str,
-    fingerprint: str,
-    result: dict[str, Any],
-) -> Done:
-    operation = Operation(
-        workspace_id=actor.workspace_id,
-        kind=kind,
-        run_id=run_id,
-        stage_id=stage_id,
-        requested_by_id=cast(int, actor.user_id),  # operations are people's
-        channel=actor.channel,
-        key=key,
-        fingerprint=fingerprint,
-        reason=reason,
-        state=OperationState.SUCCEEDED,
-        disposition=Disposition.RECOVERY_ALLOWED,
-        result=result,
-    )
-    try:
-        operation.save(force_insert=True)
-    except IntegrityError as error:
-        if "operation_key_once" not in str(error):
-            raise
-        # two targets raced with one key, each under its own run's lock; the refusal undoes this one
-        raise _key_taken() from error
-    return _done(operation, replayed=False)
+def _walk(moves: Moves, run: RunRow, plan: Plan, reason: str) -> None:
+    by_name = {stage.name: stage for stage in run.stages}
+    for line in (*plan.then, *plan.run_again):
+        _make(moves, by_name[line.stage], line, reason)
 
 
-def _key_taken() -> Refusal:
-    return Refusal("recovery_idempotency_conflict", "this key was already used for another request")
+def _make(moves: Moves, stage: StageRow, line: Line, reason: str) -> None:
+    match line.action:
+        case "retry" | "rewind":
+            moves.stage(stage, line.action, reason=reason, data={"epoch": line.epoch}, **_new_epoch(stage))
+        case "fall_back":
+            moves.cancel_gates([stage], reason)
+            moves.stage(stage, "fall_back", reason=reason, available_at=None)
+        case "flag_stale":
+            moves.touch(stage, stale=True)
 
 
-def _done(operation: Operation, *, replayed: bool) -> Done:
-    return Done(
-        operation_id=operation.id,
-        run_id=operation.run_id,
-        stage_id=operation.stage_id,
-        status=operation.state,
-        disposition=operation.disposition,
-        replayed=replayed,
-        result=operation.result,
-    )
-
-
-def _check_open(run: RunRow, verb: str, moves: Moves) -> None:
-    if run.status == RunStatus.CANCELLED:
-        detail = f"a cancelled run stays cancelled: its stages are not {verb}; fork it instead"
-        raise Refusal("execution_state_invalid", detail, extra={"instead": "fork"})
-    if run.is_final or run.is_past_deadline(moves.now):
-        detail = f"the run passed its deadline: its stages are not {verb}; start a new run or fork it"
-        raise Refusal("deadline_exceeded", detail, extra={"instead": "fork"})
-
-
-def _check_gate(moves: Moves, stage: StageRow) -> None:
-    if query(
-        "SELECT 1 FROM pipelines_gate WHERE stage_id = %s AND epoch = %s AND state = 'rejected'",
-        [stage.id, stage.epoch],
-    ):
-        raise Refusal("gate_denied", f"the gate of {stage.name} was rejected; that is final in this run")
-
-
-def _check_retry(moves: Moves, run: RunRow, stage: StageRow, reason: str, acknowledged: bool) -> None:
-    _check_open(run, "retried", moves)
-    if stage.state == StageState.NEEDS_RECONCILIATION:
-        raise Refusal("needs_reconciliation", f"what {stage.name} did outside is unknown: reconcile it first")
-    _check_gate(moves, stage)
-    if stage.state not in STAGE_MOVES["retry"]:
-        raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be retried")
-    if stage.state != StageState.FAILED and not reason:
-        raise _missing_reason(f"a stage that is {stage.state} is retried only with a reason")
-    if stage.effect_mode == "external" and not acknowledged:
-        raise _unchecked(stage)
-
-
-def _check_rewind(moves: Moves, stage: StageRow, acknowledged: bool) -> None:
-    if stage.state in (StageState.DISPATCHED, StageState.RUNNING, StageState.WAITING):
-        raise Refusal("stage_state_invalid", f"{stage.name} behind it is {stage.state}: wait for it or pause first")
-    if stage.state == StageState.NEEDS_RECONCILIATION:
-        raise Refusal("needs_reconciliation", f"what {stage.name} behind it did outside is unknown: reconcile it first")
-    _check_gate(moves, stage)
-    if acted_outside(stage) and not acknowledged:
-        raise _unchecked(stage)
-
-
-def acted_outside(stage: StageFacts) -> bool:
-    """Whether beginning the stage anew may repeat what an earlier attempt of it did outside."""
-    return stage.effect_mode == "external" and stage.state in STAGE_MOVES["rewind"] and stage.attempt_number > 0
-
-
-def _unchecked(stage: StageRow) -> Refusal:
-    detail = (
-        f"{stage.name} acts outside, and doing it again may repeat that: check the outside system, then say"
-        " acknowledge_effects"
-    )
-    return Refusal("operator_review_required", detail)
-
-
-def _rewind(moves: Moves, stage: StageRow, reason: str) -> None:
-    if stage.state in STAGE_MOVES["rewind"]:
-        moves.stage(stage, "rewind", reason=reason, **_new_epoch(stage))
-        moves.close_dead_letters(stage, "resolved", reason)
-    elif stage.state != StageState.PENDING:
-        moves.stage(stage, "fall_back", reason=reason, available_at=None)
-
-
-def _step_back(moves: Moves, stage: StageRow, reason: str) -> None:
-    if stage.state in CLAIMABLE_STAGE or moves.waits_to_begin(stage):
-        moves.cancel_gates([stage], reason)
-        moves.stage(stage, "fall_back", reason=reason, available_at=None)
-    elif stage.state != StageState.PENDING:
-        moves.touch(stage, stale=True)
-
-
-def _begin_epoch(moves: Moves, run: RunRow, stage: StageRow, reason: str) -> None:
-    by_position = _by_position(run)
-    may_start = all(lets_go_on(by_position[position]) for position in stage.depends_on)
-    gated = (stage.approval or {}).get("when") == "before"
-    # what waits for a dependency or a gate goes back to pending, and settling moves it on from there
-    action = "retry" if may_start and not gated else "rewind"
-    moves.stage(stage, action, reason=reason, data={"epoch": stage.epoch + 1}, **_new_epoch(stage))
+def _close_letters(
+    moves: Moves, run: RunRow, plan: Plan, reason: str, otherwise: Mapping[str, DeadLetterState] | None = None
+) -> None:
+    for stage in run.stages:
+        if stage.name in plan.choices["closes_dead_letters"]:
+            moves.close_dead_letters(stage, (otherwise or {}).get(stage.name, DeadLetterState.RESOLVED), reason)
 
 
 def _new_epoch(stage: StageRow) -> dict[str, Any]:
@@ -395,26 +411,40 @@ def _replace_input(moves: Moves, stage: StageRow, new_input: str) -> None:
     moves.event("stage.input_changed", stage.run_id, stage.id, data={"previous": previous, "epoch": stage.epoch})
 
 
-def _by_position(run: RunRow) -> dict[int, StageRow]:
-    return {stage.position: stage for stage in run.stages}
+def _check_reason(asked: Asked) -> None:
+    message = VERBS[asked.kind].needs_reason
+    if message and not asked.reason:
+        raise Refusal("validation_error", message, errors={"reason": [message]})
 
 
-def _shape(run: RunRow) -> dict[int, list[int]]:
-    return {stage.position: stage.depends_on for stage in run.stages}
+def _target(asked: Asked) -> uuid.UUID:
+    if asked.stage_id is None:
+        raise IllegalMove(f"{asked.kind} names no stage")
+    return asked.stage_id
 
 
-def _missing_reason(message: str) -> Refusal:
-    return Refusal("validation_error", message, errors={"reason": [message]})
+def _run_of(stage_id: uuid.UUID, actor: Actor) -> uuid.UUID:
+    found = query("SELECT run_id FROM pipelines_stage WHERE id = %s", [stage_id])
+    if not found or not _is_visible(found[0][0], actor):
+        raise Refusal("not_found", "there is no such stage")
+    run_id: uuid.UUID = found[0][0]
+    return run_id
 
 
-def _fingerprint(kind: str, target: uuid.UUID, request: dict[str, Any]) -> str:
-    told = json.dumps([kind, str(target), request], sort_keys=True, separators=(",", ":"))
-    return sha256(told.encode()).hexdigest()
+def _is_visible(run_id: uuid.UUID, actor: Actor) -> bool:
+    owner = Owner(actor.workspace_id, actor.application_id, actor.environment_id)
+    return bool(
+        query(
+            "SELECT 1 FROM pipelines_run WHERE id = %s AND workspace_id = coalesce(%s, workspace_id)"
+            " AND application_id = coalesce(%s, application_id) AND environment_id = coalesce(%s, environment_id)",
+            [run_id, *owner],
+        )
+    )
 
 
-def _told(request: dict[str, Any]) -> dict[str, Any]:
+def _told(asked: Asked) -> dict[str, Any]:
     """What the audit event keeps of a request: the choices, and of contents only whether they were given."""
     return {
-        name: value if isinstance(value, bool | str) and name != "input" else value is not None
-        for name, value in request.items()
+        name: value if isinstance(value, bool | str) and name not in ("input", "output") else value is not None
+        for name, value in asked.choices.items()
     }

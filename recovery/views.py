@@ -1,4 +1,4 @@
-"""Screens of recovery acts: cancel a run, retry or skip a stage. Consequences first, then the verb."""
+"""Screens of acts on runs and stages: pause, resume, cancel, retry, skip. Consequences first, then the verb."""
 
 from __future__ import annotations
 
@@ -11,12 +11,52 @@ from django.views.decorators.http import require_http_methods
 
 from pipelines import queries
 from pipelines.access import RECOVER, STEER
-from pipelines.console.acts import Act, perform
+from pipelines.console.acts import Act, Step, perform
 from pipelines.console.screens import ScreenRequest, screen
 from pipelines.models import Run, Stage
 from recovery import answers, consequences, transitions
 
 acting = require_http_methods(["GET", "HEAD", "POST"])
+
+
+@acting
+@screen
+def pause(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Asks for the reason, then pauses."""
+    run = queries.run_detail(request.visit.actor, run_id)
+    active = [stage.name for stage in queries.stages(run) if stage.state == "running"]
+    going_on = ", ".join(active) or "nothing runs now"
+    act = Act(
+        title=f"Pause {run.name}",
+        needs=STEER,
+        steps=[
+            Step("paused", "Stops", "nothing more of this run is handed out"),
+            Step("running", "Goes on", f"running attempts finish or give back: {going_on}"),
+            Step("waiting", "Counts on", "gates and the deadline; due retries become ready and wait"),
+        ],
+        button="Pause the run",
+        back=reverse("console:run", args=[run_id]),
+    )
+    return perform(request, act, lambda reason: _paused(request, run_id, reason))
+
+
+@acting
+@screen
+def resume(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
+    """Asks for a reason, then resumes."""
+    run = queries.run_detail(request.visit.actor, run_id)
+    ready = [stage.name for stage in queries.stages(run) if stage.state in ("ready", "retry_scheduled")]
+    act = Act(
+        title=f"Resume {run.name}",
+        needs=STEER,
+        steps=[
+            Step("ready", "Goes on", f"handed out again: {', '.join(ready) or 'whatever becomes ready'}"),
+            Step("completed", "Kept", "everything completed stays as it is; nothing is run again"),
+        ],
+        button="Resume the run",
+        back=reverse("console:run", args=[run_id]),
+    )
+    return perform(request, act, lambda reason: _resumed(request, run_id, reason))
 
 
 @acting
@@ -80,6 +120,18 @@ def skip(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
         answers={"stage": stage, "given": request.POST},
     )
     return perform(request, act, lambda reason: _skipped(request, stage, reason))
+
+
+def _paused(request: ScreenRequest, run_id: uuid.UUID, reason: str) -> str:
+    status = transitions.pause_run(run_id, actor=request.visit.actor, reason=reason).result["run_status"]
+    messages.success(request, f"The run is {status}.", extra_tags=status)
+    return reverse("console:run", args=[run_id])
+
+
+def _resumed(request: ScreenRequest, run_id: uuid.UUID, reason: str) -> str:
+    status = transitions.resume_run(run_id, actor=request.visit.actor, reason=reason).result["run_status"]
+    messages.success(request, f"The run was resumed; it is {status}.", extra_tags=status)
+    return reverse("console:run", args=[run_id])
 
 
 def _cancelled(request: ScreenRequest, run: Run, reason: str) -> str:

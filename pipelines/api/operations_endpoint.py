@@ -17,11 +17,11 @@ from django.http import HttpRequest, HttpResponse
 from django.http.request import QueryDict
 
 from pipelines import audit, queries
-from pipelines.access import Actor
-from pipelines.api.authentication import NO_PERSON, actor_of, application_caller, person_caller
+from pipelines.access import CHECKPOINT, VIEW, Actor
+from pipelines.api.authentication import NO_PERSON, actor_of, application_caller, key_caller, person_caller
 from pipelines.api.bodies import Unsupported, read_body
 from pipelines.api.endpoints import Endpoint, answer, check_accept, path_id
-from pipelines.api.shapes import Shape, Text
+from pipelines.api.shapes import Flag, Shape, Text
 from pipelines.errors import Refusal
 from pipelines.filters import refuse_unknown
 from pipelines.models import Run, Stage
@@ -32,12 +32,21 @@ _LOWERCASE_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0
 
 
 class Verb(Shape):
-    """What every verb takes. Plans come with a later version, and so do the two fields about them."""
+    """What every verb takes. One that cannot be planned yet refuses the two fields about plans by name."""
 
-    later = ("dry_run", "plan_digest")
+    later: ClassVar[Sequence[str]] = ("dry_run", "plan_digest")
 
     reason = Text(blank=True, max_length=LONGEST_REASON, default="")
     client_request_id = Text(required=False, help_text="a lowercase UUID that makes the request safe to repeat")
+
+
+class PlannedVerb(Verb):
+    """What a verb takes that can be planned first. Looking at a plan needs no more than the right to view."""
+
+    later = ()
+
+    dry_run = Flag(default=False, help_text="answer the plan and change nothing")
+    plan_digest = Text(required=False, max_length=64, help_text="of the plan that was looked at; another is refused")
 
 
 @dataclass(slots=True)
@@ -56,6 +65,14 @@ class Call:
     @property
     def reason(self) -> str:
         return self.body.get("reason", "")
+
+    @property
+    def is_dry_run(self) -> bool:
+        return bool(self.body.get("dry_run"))
+
+    @property
+    def plan_digest(self) -> str:
+        return self.body.get("plan_digest", "")
 
     @property
     def key(self) -> str:
@@ -115,34 +132,56 @@ class OperationsEndpoint(Endpoint):
         try:
             return self._respond(call, method, ids)
         except Refusal as refusal:
-            if method != "GET" and not call.body.get("dry_run"):
+            if method != "GET" and not call.is_dry_run:
                 self._record(call, method, ids, refusal)
             raise
 
     def _respond(self, call: Call, method: str, ids: Mapping[str, uuid.UUID]) -> HttpResponse:
-        self._admit(call, method, ids)
+        call.target = self.find(call.actor, **ids)
+        told, unreadable = self._read(call, method)
+        self._admit(call.actor, method, told)
         refuse_unknown(call.params, self.filters if method == "GET" else ())
+        if unreadable is not None:
+            raise unreadable
         if method != "GET":
-            call.body = self.bodies[method].clean(read_body(call.request, self.most_bytes))
+            call.body = self.bodies[method].clean(told)
         handler: Callable[[Call], HttpResponse] = getattr(self, method.lower())
         return handler(call)
+
+    def _read(self, call: Call, method: str) -> tuple[Any, Exception | None]:
+        """The body as sent, or why it cannot be read; that is told only once it is clear that the actor may ask."""
+        if method == "GET":
+            return None, None
+        try:
+            return read_body(call.request, self.most_bytes), None
+        except (Refusal, Unsupported) as error:
+            return None, error
 
     def _caller(self, request: HttpRequest) -> Actor:
         actor = person_caller(request) if "HTTP_AUTHORIZATION" in request.META else None
         if actor is None and "HTTP_X_API_KEY" in request.META:
-            return actor_of(application_caller(request))
+            find = key_caller if self.access[request.method or ""] == CHECKPOINT else application_caller
+            return actor_of(find(request))
         actor = actor or person_caller(request)
         if actor is None:
             raise Refusal("unauthorized", NO_PERSON)
         return actor
 
-    def _admit(self, call: Call, method: str, ids: Mapping[str, uuid.UUID]) -> None:
-        """Finds what the path names, and makes sure that the actor may do this to it (404 before 403)."""
-        call.target = self.find(call.actor, **ids)
-        if call.actor.is_person:
-            call.actor.require(self.access[method])
+    def _admit(self, actor: Actor, method: str, told: Any) -> None:
+        """Makes sure that the actor may do this, to what was found before (404 before 403)."""
+        if self._is_preview(method, told):
+            actor.require(VIEW)
+        elif actor.is_person or self.access[method] == CHECKPOINT:
+            actor.require(self.access[method])
         elif method != "GET" or not self.for_key:
             raise Refusal("permission_denied", "an application's key only reads its own runs here; use a token")
+
+    def _is_preview(self, method: str, told: Any) -> bool:
+        """Whether only a plan is asked for."""
+        shape = self.bodies.get(method)
+        if shape is None or not issubclass(shape, PlannedVerb) or not isinstance(told, dict):
+            return False
+        return told.get("dry_run") is True
 
     def _record(self, call: Call, method: str, ids: Mapping[str, uuid.UUID], refusal: Refusal) -> None:
         target = call.target

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pipelines.api.operations_endpoint import Verb
+from pipelines.api.operations_endpoint import PlannedVerb
 from pipelines.api.serializers import HANDLER, NAME, TEN_YEARS, Options
 from pipelines.api.shapes import (
     AnyJson,
@@ -154,7 +154,13 @@ def policy_problems(kind: str, match: Mapping[str, Any], rule: Any) -> Problems:
     return problems
 
 
-class RetryRequest(Verb):
+class PauseRequest(PlannedVerb):
+    """Nothing more is handed out, until somebody resumes the run or `until` has come."""
+
+    until = Moment(required=False, help_text="when the engine resumes it by itself")
+
+
+class RetryRequest(PlannedVerb):
     """A new epoch of a stage, alone or with everything behind it. `input` replaces the stage's own from now on."""
 
     scope = OneOf(("stage", "stage_and_downstream"), default="stage")
@@ -162,7 +168,7 @@ class RetryRequest(Verb):
     acknowledge_effects = Flag(default=False)
 
 
-class SkipRequest(Verb):
+class SkipRequest(PlannedVerb):
     """Leaves a stage out on purpose. `output`, where given, is what its dependants get."""
 
     output = AnyJson(required=False)
@@ -174,7 +180,7 @@ class SkipRequest(Verb):
         return [("output", problem)] if problem else []
 
 
-class RedriveRequest(Verb):
+class RedriveRequest(PlannedVerb):
     acknowledge_effects = Flag(default=False)
 
 
@@ -422,11 +428,13 @@ def attempt_view(attempt: Attempt) -> dict[str, Any]:
 
 
 class OutputView(Shape):
-    """One output of a stage. `attempt_id` is null where a person gave it; `current`: what later stages get now."""
+    """One output of a stage. `attempt_id` is null where a person gave it, or where it is `restored_from` the source of
+    a fork; `current`: what later stages get now."""
 
     id = Identifier()
     epoch = Whole(min_value=1, max_value=HUGE)
     attempt_id = Identifier(allow_null=True)
+    restored_from = Identifier(allow_null=True)
     at = Moment()
     current = Flag()
     digest = Text()
@@ -439,6 +447,7 @@ def output_view(output: StageOutput, *, current: bool) -> dict[str, Any]:
         "id": str(output.id),
         "epoch": output.epoch,
         "attempt_id": _id(output.attempt),
+        "restored_from": _id(output.restored_from),
         "at": time(output.at),
         "current": current,
         "digest": output.digest,

@@ -7,15 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.contrib import messages
 from django.http import HttpResponse
-from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_safe
 
-from pipelines import queries, transitions
-from pipelines.access import STEER
+from pipelines import queries
 from pipelines.console import offers, overview, run_page
-from pipelines.console.acts import Act, Step, perform
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.filters import RUN_FILTERS, moment, read_run_filter, values
 from pipelines.list_filters import DeadLetterFilter, WorkerFilter
@@ -78,46 +74,6 @@ def attempt_page(request: ScreenRequest, attempt_id: uuid.UUID) -> HttpResponse:
     return show(request, "runs/attempt.html", {"look": look}, part="runs/_attempt_row.html")
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
-@screen
-def pause(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
-    """Asks for the reason, then pauses."""
-    run = queries.run_detail(request.visit.actor, run_id)
-    active = [stage.name for stage in queries.stages(run) if stage.state == "running"]
-    going_on = ", ".join(active) or "nothing runs now"
-    act = Act(
-        title=f"Pause {run.name}",
-        needs=STEER,
-        steps=[
-            Step("paused", "Stops", "nothing more of this run is handed out"),
-            Step("running", "Goes on", f"running attempts finish or give back: {going_on}"),
-            Step("waiting", "Counts on", "gates and the deadline; due retries become ready and wait"),
-        ],
-        button="Pause the run",
-        back=reverse("console:run", args=[run_id]),
-    )
-    return perform(request, act, lambda reason: _paused(request, run_id, reason))
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-@screen
-def resume(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
-    """Asks for a reason, then resumes."""
-    run = queries.run_detail(request.visit.actor, run_id)
-    ready = [stage.name for stage in queries.stages(run) if stage.state in ("ready", "retry_scheduled")]
-    act = Act(
-        title=f"Resume {run.name}",
-        needs=STEER,
-        steps=[
-            Step("ready", "Goes on", f"handed out again: {', '.join(ready) or 'whatever becomes ready'}"),
-            Step("completed", "Kept", "everything completed stays as it is; nothing is run again"),
-        ],
-        button="Resume the run",
-        back=reverse("console:run", args=[run_id]),
-    )
-    return perform(request, act, lambda reason: _resumed(request, run_id, reason))
-
-
 @require_safe
 @screen
 def dead_letter_list(request: ScreenRequest) -> HttpResponse:
@@ -164,15 +120,3 @@ def _beside_list(request: ScreenRequest) -> dict[str, Any]:
 def _position(request: ScreenRequest) -> int | None:
     text = request.GET.get("stage", "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else None
-
-
-def _paused(request: ScreenRequest, run_id: uuid.UUID, reason: str) -> str:
-    status = transitions.pause_run(run_id, actor=request.visit.actor, reason=reason)
-    messages.success(request, f"The run is {status}.", extra_tags=str(status))
-    return reverse("console:run", args=[run_id])
-
-
-def _resumed(request: ScreenRequest, run_id: uuid.UUID, reason: str) -> str:
-    status = transitions.resume_run(run_id, actor=request.visit.actor, reason=reason)
-    messages.success(request, f"The run was resumed; it is {status}.", extra_tags=str(status))
-    return reverse("console:run", args=[run_id])

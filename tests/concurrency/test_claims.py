@@ -8,7 +8,8 @@ from typing import Any
 
 from pipelines.jobs import Job
 from pipelines.models import Attempt, Event, Run
-from pipelines.transitions import cancel_run, pause_run, resume_run
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, resume_run
 from tests.cast import Hand, Person
 from tests.concurrency.crew import Crew
 from tests.pipelines.engine import attempts, states, status

@@ -14,8 +14,8 @@ from pipelines import leases, sweeps
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import Attempt, Run, Stage
-from pipelines.transitions import cancel_run, pause_run, resume_run
-from recovery.transitions import retry_stage, skip_stage
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.concurrency.crew import Crew, deadlocks

@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from pipelines.models import LogLine, Run, WorkerSession
 from pipelines.sql import database_now
 from pipelines.sweeps import sweep
-from pipelines.transitions import cancel_run, pause_run
-from recovery.transitions import retry_stage, skip_stage
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of

@@ -18,8 +18,8 @@ from pipelines.errors import Refusal
 from pipelines.jobs import Job
 from pipelines.models import Run, Stage
 from pipelines.sql import query
-from pipelines.transitions import cancel_run, pause_run, resume_run
-from recovery.transitions import retry_stage, skip_stage
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand
 from tests.clock import Clock
 from tests.engine_model import oracle

@@ -15,11 +15,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from approvals.transitions import decide_gate
-from pipelines import queries, sweeps, transitions
+from pipelines import queries, sweeps
 from pipelines.blockers import Blocker
 from pipelines.creation import Place
 from pipelines.models import Attempt, Effect, Environment, Gate, Run, Stage, WorkerSession
 from pipelines.states import EffectClass, EffectState
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run
 from tests.cast import Api, Hand, Person, Worker, stages_of
 from tests.clock import Clock
 
@@ -143,7 +145,7 @@ def test_a_paused_run_says_by_whom_and_its_ready_stage_waits_for_the_resume(
     start_run: StartRun, hand: Hand, people: dict[str, Person]
 ) -> None:
     run = start_run("load")
-    transitions.pause_run(run.id, actor=people["operator"].actor, reason="file is late")
+    pause_run(run.id, actor=people["operator"].actor, reason="file is late")
     pause, load = found(run)
     assert (pause.stage, pause.stage_id, pause.holder, pause.next_look) == ("", None, "operator-acme", None)
     assert "paused by operator-acme since " in pause.cause
@@ -157,7 +159,7 @@ def test_a_pause_with_an_end_says_when_the_engine_resumes(
     start_run: StartRun, people: dict[str, Person], clock: Clock
 ) -> None:
     run = start_run("load")
-    transitions.pause_run(run.id, actor=people["operator"].actor, reason="until noon")
+    pause_run(run.id, actor=people["operator"].actor, reason="until noon")
     end = clock.now().replace(year=clock.now().year + 1)
     Run.objects.filter(id=run.id).update(paused_until=end)
     pause, load = found(run)
@@ -170,7 +172,7 @@ def test_a_pausing_run_counts_what_still_runs(start_run: StartRun, hand: Hand, p
     run = start_run("load", *[{"name": name, "depends_on": ["load"]} for name in ("one", "two", "three")])
     hand.report(hand.take(), output=0)
     jobs = [hand.take(), hand.take()]
-    transitions.pause_run(run.id, actor=people["operator"].actor)
+    pause_run(run.id, actor=people["operator"].actor)
     pause, *stages = found(run)
     assert pause.cause.startswith("paused by operator-acme since ")
     assert pause.cause.endswith("; nothing is handed out, 2 running attempts may finish")
@@ -346,7 +348,7 @@ def test_a_run_that_ended_well_or_was_cancelled_has_none(
     done = start_run("load")
     hand.finish()
     gone = start_run("load", key="gone")
-    transitions.cancel_run(gone.id, actor=people["operator"].actor, reason="wrong file")
+    cancel_run(gone.id, actor=people["operator"].actor, reason="wrong file")
     assert (found(done), found(gone)) == ([], [])
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from pipelines import leases, sweeps
 from pipelines.models import Run, WorkerSession
-from pipelines.transitions import cancel_run, pause_run
+from pipelines.transitions import cancel_run
 from pipelines.wake import Queue
+from recovery.transitions import pause_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants

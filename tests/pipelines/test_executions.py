@@ -11,10 +11,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from pipelines import catalog, releases, sweeps, transitions
+from pipelines import catalog, releases, sweeps
 from pipelines.creation import Place
 from pipelines.models import Application, Environment, Run, WorkerSession, Workspace
-from recovery.transitions import retry_stage, skip_stage
+from recovery.transitions import pause_run, retry_stage, skip_stage
 from tests.cast import Api, Hand, Person, stages_of
 from tests.clock import Clock
 from tests.factories import ApplicationFactory
@@ -432,7 +432,7 @@ def test_an_open_gate_says_since_when_and_until_when(start_run: StartRun, viewer
 
 def test_a_pause_names_who_paused_it(start_run: StartRun, hand: Hand, viewer: Api, people: dict[str, Person]) -> None:
     run = start_run("first")
-    transitions.pause_run(run.id, actor=people["operator"].actor, reason="audit day")
+    pause_run(run.id, actor=people["operator"].actor, reason="audit day")
     told, _ = blockers(viewer, run)
     assert told["stage"] is None
     assert "paused by operator-acme" in told["cause"]

@@ -19,8 +19,9 @@ from pipelines import leases, sweeps
 from pipelines.executor import Executor, Scope
 from pipelines.ids import new_id
 from pipelines.models import Attempt, ContextItem, LateEvidence, Run, Stage, WorkerSession
-from pipelines.transitions import cancel_run, pause_run
+from pipelines.transitions import cancel_run
 from pipelines.wake import Queue
+from recovery.transitions import pause_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants

@@ -13,7 +13,8 @@ from django.conf import settings
 from pipelines import leases, sweeps
 from pipelines.errors import Refusal
 from pipelines.models import LateEvidence, Run
-from pipelines.transitions import cancel_run, pause_run, resume_run
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, resume_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants

@@ -16,7 +16,7 @@ from pipelines.keys import issue_key
 from pipelines.listen import listener
 from pipelines.models import ApiKey, Attempt, Run
 from pipelines.sql import database_now, query
-from pipelines.transitions import pause_run, resume_run
+from recovery.transitions import pause_run, resume_run
 from tests.cast import Person, Worker
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -31,8 +31,8 @@ from pipelines.states import (
     RunStatus,
     StageState,
 )
-from pipelines.transitions import cancel_run, pause_run, resume_run
-from recovery.transitions import retry_stage, skip_stage
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants

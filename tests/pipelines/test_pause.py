@@ -8,8 +8,8 @@ from typing import Any
 from approvals.transitions import decide_gate
 from pipelines import leases, sweeps
 from pipelines.models import AuditEvent, Run
-from pipelines.transitions import cancel_run, pause_run, resume_run
-from recovery.transitions import retry_stage
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, resume_run, retry_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
@@ -24,13 +24,13 @@ def test_a_pause_lets_running_work_finish_and_starts_nothing(start_run: StartRun
     run = start_run("first", "second", "third")
     hand.report(hand.take(), output="kept")
     job = hand.take()
-    assert pause_run(run.id, actor=people["operator"].actor, reason="maintenance") == "pausing"
+    assert pause_run(run.id, actor=people["operator"].actor, reason="maintenance").result["run_status"] == "pausing"
     assert hand.renew(job)[0].acquired
     assert hand.report(job, output=2).accepted
     assert (status(run), states(run)["third"]) == ("paused", "ready")
     assert hand.pull(10) == []
     assert kinds(run).count("run.paused") == 1
-    assert resume_run(run.id, actor=people["operator"].actor) == "running"
+    assert resume_run(run.id, actor=people["operator"].actor).result["run_status"] == "running"
     assert output(run, "first") == '"kept"'
     assert hand.take().stage.name == "third"
     assert attempts(run, "first") == ["succeeded"]
@@ -43,7 +43,7 @@ def test_what_was_only_handed_out_is_taken_back_and_not_counted(
     """model §2: paused at once when nothing is running."""
     run = start_run("first")
     (job,) = hand.pull(acquire=False)
-    assert pause_run(run.id, actor=people["operator"].actor) == "paused"
+    assert pause_run(run.id, actor=people["operator"].actor).result["run_status"] == "paused"
     assert (states(run), attempts(run, "first")) == ({"first": "ready"}, ["released"])
     found = stage(run, "first")
     assert (found.retry_count, found.recovery_count) == (0, 0)
@@ -55,8 +55,8 @@ def test_what_was_only_handed_out_is_taken_back_and_not_counted(
 
 def test_a_queued_run_pauses_and_is_queued_again_on_resume(start_run: StartRun, people: People) -> None:
     run = start_run("first")
-    assert pause_run(run.id, actor=people["operator"].actor) == "paused"
-    assert resume_run(run.id, actor=people["operator"].actor) == "queued"
+    assert pause_run(run.id, actor=people["operator"].actor).result["run_status"] == "paused"
+    assert resume_run(run.id, actor=people["operator"].actor).result["run_status"] == "queued"
     run.refresh_from_db()
     assert (run.paused, run.pause_reason) == (False, "")
     assert_invariants()
@@ -123,7 +123,7 @@ def test_a_retry_that_falls_due_in_a_pause_waits_for_the_resume(
     clock.advance(100)
     sweeps.sweep()
     assert hand.pull() == []
-    assert resume_run(run.id, actor=people["operator"].actor) == "waiting"
+    assert resume_run(run.id, actor=people["operator"].actor).result["run_status"] == "waiting"
     assert hand.take().number == 2
     assert_invariants()
 
@@ -154,7 +154,7 @@ def test_stages_retried_in_a_pause_run_after_the_resume(start_run: StartRun, han
     for job in jobs[:5]:
         hand.report(job, "failed", error_code="FOO")
     operator = people["operator"].actor
-    assert pause_run(run.id, actor=operator) == "pausing"
+    assert pause_run(run.id, actor=operator).result["run_status"] == "pausing"
     for job in jobs[:5]:
         retry_stage(job.stage.id, actor=operator)
     assert hand.pull(10) == []

@@ -13,8 +13,8 @@ from pipelines import leases, outcomes, sweeps
 from pipelines.errors import Refusal
 from pipelines.models import Run, Stage
 from pipelines.sql import execute
-from pipelines.transitions import cancel_run, pause_run, resume_run
-from recovery.transitions import retry_stage, skip_stage
+from pipelines.transitions import cancel_run
+from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants

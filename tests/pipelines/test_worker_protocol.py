@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 
 from pipelines.models import Attempt, LateEvidence, LogLine, Run, Stage, WorkerSession
-from pipelines.transitions import pause_run
+from recovery.transitions import pause_run
 from tests.cast import Api, Person, Worker, stages_of, unknown_id
 from tests.clock import Clock
 

@@ -1,0 +1,207 @@
+"""The life of an operation: its key, its moves, its verdict, its answer. One row for each request that was accepted.
+
+A verb in place goes its whole way in one transaction. One in review keeps its row and its key while it answers 409; one
+that is denied keeps its row and no key. The verdict and its audit event are always written before, or together with,
+what is done (O27, I11).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any, cast
+
+from django.db import IntegrityError
+
+from pipelines import audit
+from pipelines.access import Actor
+from pipelines.audit import ALLOWED, DENIED, Entry
+from pipelines.errors import Refusal
+from pipelines.moves import IllegalMove
+from pipelines.sql import database_now
+from recovery.dispositions import GOES_ON
+from recovery.models import Operation
+from recovery.plans import NOTHING_TO_REPEAT, Asked, Plan
+from recovery.states import OPERATION_MOVES, Disposition, OperationKind, OperationState
+
+# whose verdict is told by an audit event of its own: what may do something again, or leave it out
+JUDGED = frozenset(
+    {
+        OperationKind.RETRY,
+        OperationKind.REDRIVE,
+        OperationKind.SKIP,
+        OperationKind.RERUN,
+        OperationKind.REPLAY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer to a verb."""
+
+    operation_id: uuid.UUID
+    run_id: uuid.UUID
+    stage_id: uuid.UUID | None
+    status: str
+    disposition: str
+    replayed: bool
+    result: dict[str, Any]
+    plan_digest: str = ""
+
+
+def opened(asked: Asked, *, actor: Actor, key: str, plan: Plan | None = None) -> Operation:
+    """A new operation that is being evaluated; not saved yet. Its verdict is that of its plan."""
+    operation = Operation(
+        workspace_id=actor.workspace_id,
+        kind=asked.kind,
+        run_id=asked.run_id,
+        stage_id=asked.stage_id,
+        requested_by_id=cast(int, actor.user_id),  # operations are people's
+        channel=actor.channel,
+        key=key,
+        fingerprint=asked.fingerprint,
+        reason=asked.reason,
+        request=dict(asked.choices),
+        state=OperationState.REQUESTED,
+    )
+    planned(operation, plan)
+    move(operation, "evaluate")
+    return operation
+
+
+def planned(operation: Operation, plan: Plan | None) -> None:
+    """Gives the operation its plan, and the verdict of that."""
+    verdict = plan.verdict if plan else NOTHING_TO_REPEAT
+    operation.plan = plan.as_json() if plan else None
+    operation.plan_digest = plan.digest if plan else ""
+    operation.disposition = verdict.disposition
+    operation.reasons = verdict.reasons_json()
+
+
+def move(operation: Operation, action: str) -> None:
+    """Moves an operation as the table says; saving it is the caller's."""
+    state = OperationState(operation.state)
+    if state not in OPERATION_MOVES[action]:
+        raise IllegalMove(f"operation {operation.id} cannot {action} from {state}")
+    operation.state = OPERATION_MOVES[action][state]
+
+
+def add(operation: Operation) -> None:
+    """Inserts a new operation; a key that another target took meanwhile, under its own run's lock, is a conflict."""
+    try:
+        operation.save(force_insert=True)
+    except IntegrityError as error:
+        if "operation_key_once" not in str(error):
+            raise
+        raise _key_taken() from error
+
+
+def update(operation: Operation) -> None:
+    operation.updated_at = database_now()
+    operation.save(force_update=True)
+
+
+def earlier(actor: Actor, asked: Asked, key: str) -> Operation | None:
+    """What was asked for with this key before; the same key for another request, or another person's, is refused."""
+    if not key:
+        return None
+    found = Operation.objects.filter(workspace_id=actor.workspace_id, kind=asked.kind, key=key).first()
+    if found is not None and (found.fingerprint != asked.fingerprint or found.requested_by_id != actor.user_id):
+        raise _key_taken()
+    return found
+
+
+def asked_of(operation: Operation) -> Asked:
+    """The request that the operation is for, to plan it again."""
+    return Asked(
+        OperationKind(operation.kind), operation.run_id, operation.stage_id, operation.request, operation.reason
+    )
+
+
+def done(operation: Operation, *, replayed: bool = False) -> Done:
+    return Done(
+        operation_id=operation.id,
+        run_id=operation.run_id,
+        stage_id=operation.stage_id,
+        status=operation.state,
+        disposition=operation.disposition,
+        replayed=replayed,
+        result=operation.result,
+        plan_digest=operation.plan_digest,
+    )
+
+
+def answer_again(operation: Operation) -> Done | Refusal:
+    """The first answer once more: what was done, or why it is not done."""
+    match operation.state:
+        case OperationState.REVIEW_REQUIRED | OperationState.DENIED:
+            return held_back(operation)
+        case OperationState.WITHDRAWN | OperationState.EXPIRED:
+            return Refusal("approval_stale", f"this request was {operation.state}; ask anew with another key")
+        case _:
+            return done(operation, replayed=True)
+
+
+def check_digest(plan: Plan, plan_digest: str) -> None:
+    """Refuses with the new plan when the one that was looked at, if any, is not what would be done now."""
+    if plan_digest and plan_digest != plan.digest:
+        raise plan_changed(plan)
+
+
+def plan_changed(plan: Plan) -> Refusal:
+    detail = "what this would do has changed since it was planned; look at the new plan and ask again"
+    return Refusal("plan_changed", detail, extra={"plan": plan.as_json(), "plan_digest": plan.digest})
+
+
+def hold_back(operation: Operation) -> Refusal:
+    """Denies the operation, or leaves it in review, as its verdict says. Saving it is the caller's."""
+    if operation.disposition == Disposition.RECOVERY_DENIED:
+        move(operation, "deny")
+        operation.key = ""  # what was denied is looked at anew when it is asked for again
+    else:
+        move(operation, "ask_review")
+    return held_back(operation)
+
+
+def held_back(operation: Operation) -> Refusal:
+    """The answer to an operation that its verdict, or a decision about it, holds back."""
+    denied = operation.state == OperationState.DENIED
+    told = [str(reason["text"]) for reason in operation.reasons]
+    why = f": {told[0]}" if told else ""
+    return Refusal(
+        "recovery_denied" if denied else "operator_review_required",
+        f"this is denied{why}" if denied else f"somebody else with the right must let this go on{why}",
+        extra={
+            "operation_id": str(operation.id),
+            "disposition": operation.disposition,
+            "reasons": operation.reasons,
+            "plan_digest": operation.plan_digest,
+        },
+    )
+
+
+def record_verdict(actor: Actor, operation: Operation) -> None:
+    """The audit event `execution.recovery_disposition`, also when it denies (O27)."""
+    if operation.kind not in JUDGED:
+        return
+    goes_on = operation.disposition in GOES_ON
+    entry = Entry(
+        run=operation.run_id,
+        stage=operation.stage_id,
+        reason=operation.reason,
+        outcome=ALLOWED if goes_on else DENIED,
+        code="" if goes_on else operation.disposition,
+        plan_digest=operation.plan_digest,
+        data={
+            "operation": str(operation.id),
+            "kind": operation.kind,
+            "disposition": operation.disposition,
+            "reasons": operation.reasons,
+        },
+    )
+    audit.write(actor, "execution.recovery_disposition", entry)
+
+
+def _key_taken() -> Refusal:
+    return Refusal("recovery_idempotency_conflict", "this key was already used for another request")
