@@ -17,6 +17,7 @@ urlpatterns = [
     path("", include("pipelines.api.workers")),
     path("", include("approvals.api")),
     path("v1/", include("pipelines.api.operations")),
+    path("v1/", include("pipelines.api.checkpoints")),
     path("v1/", include("pipelines.api.effects")),
     path("v1/", include("pipelines.api.signing_keys")),
     path("v1/", include("recovery.api")),

@@ -72,9 +72,31 @@ class HasState(Protocol):
     def checkpoint(self) -> uuid.UUID | None: ...
 
 
-def newest(run_id: uuid.UUID) -> Checkpoint | None:
-    """The run's newest checkpoint, with its run, not yet verified."""
-    return Checkpoint.objects.filter(run_id=run_id).select_related("run").order_by("-sequence").first()
+def snapshot(run_id: uuid.UUID) -> tuple[Checkpoint, Verdict] | None:
+    """The run's newest checkpoint and what it is worth now; None when the run has none.
+
+    Invalid also when others are missing from the row, or it does not say what the run's stages say.
+    """
+    stages, latest = _stages_with_latest(run_id)
+    checkpoint = _by_sequence(run_id, latest)
+    if checkpoint is None:
+        return None
+    verdict = verify(checkpoint)
+    if verdict == Verdict.VALID and _why_incomplete(checkpoint, stages):
+        verdict = Verdict.INVALID
+    return checkpoint, verdict
+
+
+def newest_valid(run_id: uuid.UUID) -> Checkpoint:
+    """The run's newest checkpoint, to be used. `checkpoint_not_found`, or `checkpoint_integrity_invalid`."""
+    stages, latest = _stages_with_latest(run_id)
+    checkpoint = _by_sequence(run_id, latest)
+    if checkpoint is None:
+        raise Refusal("checkpoint_not_found", "the run has no checkpoint yet")
+    _require(checkpoint, verify(checkpoint))
+    if why := _why_incomplete(checkpoint, stages):
+        raise _invalid(checkpoint, why)
+    return checkpoint
 
 
 def verify(checkpoint: Checkpoint) -> Verdict:
@@ -107,13 +129,12 @@ def newest_covering(run_id: uuid.UUID, needed: Collection[str]) -> Covering:
     if not latest:
         raise Refusal("checkpoint_not_found", "the run has no checkpoint")
     rows = Checkpoint.objects.filter(run_id=run_id).select_related("run").order_by("-sequence")
-    _check_row_is_whole(run_id, latest)
     for batch in _batches(rows):
         for checkpoint, verdict in zip(batch, verify_all(batch), strict=True):
             _require(checkpoint, verdict)
             done = payload_of(checkpoint)["done"]
-            if checkpoint.sequence == latest and done != _done_now(stages):
-                raise _invalid(checkpoint, "it does not say what the run's stages say: newer ones are missing")
+            if checkpoint.sequence == latest and (why := _why_incomplete(checkpoint, stages)):
+                raise _invalid(checkpoint, why)
             if set(needed) <= {item["stage"] for item in done}:
                 return Covering(checkpoint, _kept(checkpoint, stages, done), _posture(checkpoint))
     raise Refusal("checkpoint_not_found", f"no checkpoint says that these are done: {', '.join(sorted(needed))}")
@@ -170,8 +191,35 @@ def handler_states(stages: Iterable[HasState]) -> tuple[dict[uuid.UUID, HandlerS
     return states, problems
 
 
+def latest_sequence(run_id: uuid.UUID) -> int:
+    """The sequence of the run's newest checkpoint, 0 when it has none."""
+    return query("SELECT coalesce(max(sequence), 0) FROM pipelines_checkpoint WHERE run_id = %s", [run_id])[0][0]
+
+
+def shown(checkpoint: Checkpoint) -> Any:
+    """What it says, to be shown beside its verdict; None where it is no JSON any more."""
+    try:
+        return json.loads(checkpoint.payload)
+    except ValueError:
+        return None
+
+
+def identity_of(checkpoint: Checkpoint) -> Identity:
+    """What it is of, by its run's own columns."""
+    run = checkpoint.run
+    return Identity(
+        workspace=run.workspace_id,
+        run=run.id,
+        release=run.release_id,
+        environment=run.environment_id,
+        stage=checkpoint.stage,
+        epoch=checkpoint.epoch,
+        sequence=checkpoint.sequence,
+    )
+
+
 def payload_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What it says. Only for one that was verified, or to show it beside its verdict."""
+    """What it says. Only for one that was verified."""
     return json.loads(checkpoint.payload)
 
 
@@ -205,38 +253,32 @@ _STEPS = ("current_step_id", "previous_step_id")
 
 
 def message_of(checkpoint: Checkpoint) -> bytes:
-    run = checkpoint.run
-    identity = Identity(
-        workspace=run.workspace_id,
-        run=run.id,
-        release=run.release_id,
-        environment=run.environment_id,
-        stage=checkpoint.stage,
-        epoch=checkpoint.epoch,
-        sequence=checkpoint.sequence,
-    )
-    return identity.message(checkpoint.payload_digest)
+    return identity_of(checkpoint).message(checkpoint.payload_digest)
 
 
 def _stages_with_latest(run_id: uuid.UUID) -> tuple[list[Stage], int]:
     """The run's stages and its newest sequence, of one moment: no checkpoint was written while the stages were read."""
-    before = _latest(run_id)
+    before = latest_sequence(run_id)
     while True:
         stages = list(Stage.objects.filter(run_id=run_id).order_by("position"))
-        latest = _latest(run_id)
+        latest = latest_sequence(run_id)
         if latest == before:
             return stages, latest
         before = latest
 
 
-def _latest(run_id: uuid.UUID) -> int:
-    return query("SELECT coalesce(max(sequence), 0) FROM pipelines_checkpoint WHERE run_id = %s", [run_id])[0][0]
+def _by_sequence(run_id: uuid.UUID, sequence: int) -> Checkpoint | None:
+    return Checkpoint.objects.filter(run_id=run_id, sequence=sequence).select_related("run").first()
 
 
-def _check_row_is_whole(run_id: uuid.UUID, latest: int) -> None:
+def _why_incomplete(newest: Checkpoint, stages: Iterable[Stage]) -> str:
+    """Why this verified checkpoint is not the end of a whole row; blank when it is."""
     find = "SELECT count(*) FROM pipelines_checkpoint WHERE run_id = %s AND sequence BETWEEN 1 AND %s"
-    if query(find, [run_id, latest])[0][0] != latest:
-        raise Refusal("checkpoint_integrity_invalid", f"of the run's {latest} checkpoints some are missing")
+    if query(find, [newest.run_id, newest.sequence])[0][0] != newest.sequence:
+        return "some of those before it are missing"
+    if payload_of(newest)["done"] != _done_now(stages):
+        return "it does not say what the run's stages say: newer ones are missing"
+    return ""
 
 
 def _done_now(stages: Iterable[Stage]) -> list[dict[str, Any]]:

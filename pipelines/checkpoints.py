@@ -106,19 +106,21 @@ class Identity:
     sequence: int
 
     def message(self, payload_digest: str) -> bytes:
-        """The bytes that are signed: canonical JSON of the identity and the payload's digest."""
-        return orjson.dumps(
-            {
-                "environment": str(self.environment),
-                "epoch": self.epoch,
-                "payload_digest": payload_digest,
-                "release": str(self.release),
-                "run": str(self.run),
-                "sequence": self.sequence,
-                "stage": str(self.stage) if self.stage else None,
-                "workspace": str(self.workspace),
-            }
-        )
+        """The bytes that are signed: the canonical JSON of `as_json`, whose names are in canonical order."""
+        return orjson.dumps(self.as_json(payload_digest))
+
+    def as_json(self, payload_digest: str) -> dict[str, Any]:
+        """The identity and the payload's digest."""
+        return {
+            "environment": str(self.environment),
+            "epoch": self.epoch,
+            "payload_digest": payload_digest,
+            "release": str(self.release),
+            "run": str(self.run),
+            "sequence": self.sequence,
+            "stage": str(self.stage) if self.stage else None,
+            "workspace": str(self.workspace),
+        }
 
 
 @dataclass(slots=True)

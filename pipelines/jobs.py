@@ -12,8 +12,9 @@ from typing import Any
 
 from django.conf import settings
 
-from pipelines import context, policies
-from pipelines.moves import StageRow
+from pipelines import checkpoint_reading, context, policies
+from pipelines.checkpoint_reading import HandlerState
+from pipelines.moves import StageRow, event_row, insert_events
 from pipelines.retries import Target
 from pipelines.sql import execute, query, recordset
 from pipelines.states import AttemptState
@@ -50,6 +51,7 @@ class Job:
     traceparent: str
     lease: Lease | None
     recovery: dict[str, Any] | None = None  # of a fork: what it was made out of
+    checkpoint: HandlerState | None = None  # what an earlier attempt of the epoch left, or a fork was handed
 
     @property
     def idempotency_key(self) -> str:
@@ -79,6 +81,7 @@ def make_jobs(picked: Sequence[Picked], now: datetime, *, acquire: bool) -> list
     outputs = _dependency_outputs([item.stage for item in picked])
     items = context.for_jobs({item.stage.run_id for item in picked})
     timeouts = policies.active("timeout", {item.workspace_id for item in picked})
+    left = _left_behind(picked)
     lease_end = now + timedelta(seconds=settings.RECOURSE_LEASE_SECONDS)
     jobs = []
     for item in picked:
@@ -101,10 +104,34 @@ def make_jobs(picked: Sequence[Picked], now: datetime, *, acquire: bool) -> list
                 deadline_at=item.deadline_at,
                 traceparent=item.traceparent,
                 lease=Lease(stage.id, item.attempt_id, True, item.number, lease_end) if acquire else None,
+                checkpoint=left.get(stage.id),
                 recovery=json.loads(item.recovery) if item.recovery else None,
             )
         )
     return jobs
+
+
+def _left_behind(picked: Sequence[Picked]) -> dict[uuid.UUID, HandlerState]:
+    """What may be handed over of what was left for these stages; what may not be is told as an event instead."""
+    expecting = {item.stage.id: item for item in picked if item.stage.checkpoint is not None}
+    if not expecting:
+        return {}
+    states, problems = checkpoint_reading.handler_states(item.stage for item in expecting.values())
+    kind = "stage.checkpoint_refused"
+    insert_events(
+        [
+            event_row(
+                expecting[stage_id].stage.run_id,
+                kind,
+                stage_id=stage_id,
+                attempt_id=expecting[stage_id].attempt_id,
+                reason=why,
+                data={"checkpoint": str(expecting[stage_id].stage.checkpoint)},
+            )
+            for stage_id, why in problems.items()
+        ]
+    )
+    return states
 
 
 def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now: datetime) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from pipelines import outcomes
+from pipelines import outcomes, postures
 from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
 from pipelines.moves import STAGE_COLUMNS, AttemptRow, Moves, Owner, event_row, insert_events, read_stage
@@ -265,8 +265,10 @@ def renew(holder: Holder, wanted: Sequence[tuple[uuid.UUID, uuid.UUID]]) -> list
     return [_renewed(holder, stage_id, execution_id, known.get(execution_id)) for stage_id, execution_id in wanted]
 
 
-def release(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> str | None:
-    """Gives a running stage back (pause, drain): attempt released, stage ready, nothing counted.
+def release(
+    holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID, left: postures.Left | None = None
+) -> str | None:
+    """Gives a running stage back (pause, drain): attempt released, stage ready, nothing counted; `left` is kept.
 
     A stage of effect mode `external` with an effect whose outcome is not known waits for reconciliation instead.
     Returns the stage's state; None when the holder's application has no such attempt. Refused with `stale_execution`
@@ -286,6 +288,8 @@ def release(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> str
             return stage.state
         if why_not_held(holder, moves, attempt):
             raise Refusal("stale_execution", "this session does not hold the lease of that attempt")
+        if left is not None:
+            postures.leave(moves, stage, attempt, left)
         outcomes.give_back(moves, stage, attempt)
         moves.settle()
         moves.save()

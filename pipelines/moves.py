@@ -383,7 +383,7 @@ class Moves:
     def checkpoint(
         self,
         stage: StageRow,
-        attempt_id: uuid.UUID,
+        attempt_id: uuid.UUID | None,
         state: Any,
         posture: Mapping[str, Any] | None = None,
         moment: CheckpointMoment = CheckpointMoment.HANDLER,

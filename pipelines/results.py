@@ -17,12 +17,13 @@ from typing import Any
 import orjson
 from django.db import transaction
 
-from pipelines import context, effects, outcomes
+from pipelines import context, effects, outcomes, postures
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.jobs import Job
 from pipelines.leases import Holder, hand_on, why_not_held
 from pipelines.moves import DEADLINE_EXCEEDED, AttemptRow, Moves, StageRow
+from pipelines.postures import Left
 from pipelines.sql import execute, query, recordset
 from pipelines.states import AttemptState, StageState
 from pipelines.wake import Queue
@@ -51,6 +52,7 @@ class Result:
     logs: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[str, Any] | None = None
     effects: list[Told] = field(default_factory=list)
+    checkpoint: Left | None = None
 
     def body(self) -> str:
         """The output as JSON text, order kept; escaped only where it could not be stored otherwise."""
@@ -66,6 +68,8 @@ class Result:
         told = [self.status, self.output, self.error_code, self.error_message, self.retryable, self.context_items]
         if self.effects:
             told.append([asdict(effect) for effect in self.effects])
+        if self.checkpoint:
+            told.append([self.checkpoint.state, self.checkpoint.posture])
         return sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -166,7 +170,9 @@ class _Desk:
             self._late.append(self._evidence(result, digest, why_not))
             receipt.code = "stale_execution"
             return
-        if result.effects:
+        if result.checkpoint is not None:
+            postures.leave(self._moves, stage, attempt, result.checkpoint, result.effects)
+        elif result.effects:
             self._moves.effects.tell(stage, attempt, result.effects)
         self._apply(stage, attempt, result, digest)
         self._applied[attempt.id] = digest
@@ -230,6 +236,8 @@ class _Desk:
         }
         if result.effects:
             told["effects"] = [asdict(effect) for effect in result.effects]
+        if result.checkpoint:
+            told["checkpoint"] = {"state": result.checkpoint.state, "recoveryPosture": result.checkpoint.posture}
         return {
             "attempt": result.execution_id,
             "session": self._holder.session_id,

@@ -118,6 +118,13 @@ def job_body(job: Job) -> dict[str, Any]:
     }
     if job.recovery:
         body["recovery"] = job.recovery
+    if job.checkpoint:
+        left = job.checkpoint
+        body["checkpoint"] = {
+            "checkpointId": str(left.checkpoint_id),
+            "sequence": left.sequence,
+            "state": left.state,
+        }
     if job.lease:
         body["lease"] = lease_body(job.lease)
     return body

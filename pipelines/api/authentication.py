@@ -40,11 +40,17 @@ class WorkerCaller:
 
 def application_caller(request: HttpRequest) -> KeyHolder:
     """The application whose key came along. 401 without a live key, 403 for a key of scope `runtime` (P9)."""
+    key = key_caller(request)
+    _refuse_runtime(key)
+    return key
+
+
+def key_caller(request: HttpRequest) -> KeyHolder:
+    """The key that came along, of whatever scope. 401 without a live one."""
     secret = request.META.get("HTTP_X_API_KEY")
     key = keys.find_key(secret) if secret else None
     if key is None:
         raise Refusal("unauthorized", NO_KEY)
-    _refuse_runtime(key)
     return key
 
 
@@ -110,6 +116,7 @@ def actor_of(key: KeyHolder) -> Actor:
         channel="application",
         application_id=key.application_id,
         environment_id=key.environment_id,
+        scope=key.scope,
     )
 
 

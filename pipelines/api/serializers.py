@@ -5,6 +5,7 @@ Declared names are the engine's, the wire's are camelCase. Requests first, answe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rest_framework import serializers
@@ -28,6 +29,7 @@ from pipelines.api.shapes import (
 from pipelines.effects import FIRST_WORD, MOST_EFFECTS
 from pipelines.models import GateMoment
 from pipelines.models.runs import EffectMode, EffectProtocol
+from pipelines.postures import MOST_SIDE_EFFECTS, Left
 from pipelines.states import EffectClass, EffectState, RunStatus, StageState
 
 NAME = 255
@@ -200,10 +202,6 @@ class OfAttempt(Camel):
     execution_id = Identifier()
 
 
-class Release(OfAttempt):
-    later = ("checkpoint",)
-
-
 class LeaseOf(OfAttempt):
     stage_id = Identifier()
 
@@ -244,10 +242,61 @@ class EffectsTold(OfAttempt):
     effects = ListOf(child=EffectTold(), min_length=1, max_length=MOST_EFFECTS)
 
 
+class SideEffect(Shape):
+    """An effect that a posture tells of. A committed one outside `internal_state` needs class, step and key (O48)."""
+
+    spelling = {"effect_class": "class", "key": "idempotency_key"}
+
+    # free and optional here, so that what is missing or unknown is refused by its own code
+    effect_class = Text(
+        blank=True, max_length=100, required=False, help_text="one of: " + ", ".join(EffectClass.values)
+    )
+    step_id = Text(max_length=NAME, control=False, required=False)
+    key = Text(max_length=KEY, control=False, required=False)
+    committed = Flag(required=False)
+    external_ref = Text(blank=True, max_length=1_000, required=False)
+    request_hash = Text(blank=True, max_length=200, control=False, required=False)
+
+
+class Posture(Shape):
+    """What a handler did, or is about to do, outside. What stands under `committed_side_effects` is committed."""
+
+    side_effects = ListOf(child=SideEffect(), max_length=MOST_SIDE_EFFECTS, required=False)
+    committed_side_effects = ListOf(child=SideEffect(), max_length=MOST_SIDE_EFFECTS, required=False)
+
+
+class CamelSideEffect(SideEffect):
+    camel = True
+    spelling = {"effect_class": "class", "key": "idempotencyKey"}
+
+
+class CamelPosture(Camel):
+    side_effects = ListOf(child=CamelSideEffect(), max_length=MOST_SIDE_EFFECTS, required=False)
+    committed_side_effects = ListOf(child=CamelSideEffect(), max_length=MOST_SIDE_EFFECTS, required=False)
+
+
+class LeftBehind(Camel):
+    """What a handler leaves for its stage's next attempt in the same epoch. Its state is any JSON but null."""
+
+    state = AnyJson(help_text="at most 256 KiB as canonical JSON")
+    recovery_posture = CamelPosture(required=False)
+
+
+def left_behind(told: Mapping[str, Any], at: str = "") -> Left:
+    """What was left, from its clean shape; `at` is where in the request that stands."""
+    return Left(told["state"], told.get("recovery_posture"), Camel.wire_name, at)
+
+
+class Leaving(OfAttempt, LeftBehind):
+    """A checkpoint that a handler asks for while it runs."""
+
+
+class Release(OfAttempt):
+    checkpoint = LeftBehind(required=False)
+
+
 class StageResult(OfAttempt):
     """What a worker reports of one attempt (P52). An output that is too large is taken, and fails the stage."""
-
-    later = ("checkpoint",)
 
     attempt = Whole(min_value=1, max_value=2**31 - 1)
     request_digest = Text(max_length=64, required=False)
@@ -261,6 +310,7 @@ class StageResult(OfAttempt):
     logs = ListOf(child=LogEntry(), max_length=10_000, default=list)
     usage = JsonObject(max_bytes=16 * 1024, required=False)
     effects = ListOf(child=EffectTold(), max_length=MOST_EFFECTS, default=list)
+    checkpoint = LeftBehind(required=False)
 
 
 class OneOfManyResults(StageResult):
@@ -405,6 +455,14 @@ class RenewedLeases(Camel):
     leases = ListOf(child=RenewedLease())
 
 
+class JobCheckpoint(Camel):
+    """What an earlier attempt of the stage left in this epoch, or what a fork was handed."""
+
+    checkpoint_id = Identifier()
+    sequence = Whole(min_value=1, max_value=2**31)
+    state = AnyJson()
+
+
 class JobView(Camel):
     delivery_id = Identifier()
     stage_id = Identifier()
@@ -426,6 +484,7 @@ class JobView(Camel):
     deadline_at = Moment(allow_null=True)
     traceparent = Text(allow_null=True)
     lease = LeaseView(required=False)
+    checkpoint = JobCheckpoint(required=False)
     recovery = AnyJson(required=False)
 
 
@@ -475,6 +534,11 @@ class EffectAnswer(Camel):
 
 class EffectAnswers(Camel):
     effects = ListOf(child=EffectAnswer())
+
+
+class LeftCheckpoint(Camel):
+    checkpoint_id = Identifier()
+    sequence = Whole(min_value=1, max_value=2**31)
 
 
 class Acknowledged(Camel):

@@ -28,6 +28,8 @@ from pipelines.api.serializers import (
     EffectsTold,
     Jobs,
     LeaseView,
+    Leaving,
+    LeftCheckpoint,
     LogLines,
     Noted,
     Nothing,
@@ -44,11 +46,14 @@ from pipelines.api.serializers import (
     Session,
     StageResult,
     StageStatus,
+    left_behind,
 )
 from pipelines.api.shapes import Wrong, read_id, refusal
 from pipelines.effects import Told
 from pipelines.errors import Refusal
+from pipelines.handler_checkpoints import leave_checkpoint
 from pipelines.keys import KeyHolder
+from pipelines.postures import Left
 from pipelines.results import Receipt, Result
 from pipelines.wake import Queue
 from pipelines.wire import effects_body, job_body, lease_body
@@ -170,7 +175,7 @@ class ReleaseStage(WorkerEndpoint):
 
     @extend_schema(request=Release, responses=StageStatus)
     def post(self, caller: WorkerCaller, body: dict[str, Any], stage_id: uuid.UUID) -> HttpResponse:
-        state = leases.release(caller.holder, stage_id, body["execution_id"])
+        state = leases.release(caller.holder, stage_id, body["execution_id"], _left(body))
         if state is None:
             raise not_found()
         return answer({"stageId": str(stage_id), "status": state})
@@ -231,6 +236,19 @@ class TellEffects(WorkerEndpoint):
         return answer(effects_body(noted), 201)
 
 
+class LeaveCheckpoint(WorkerEndpoint):
+    """What a running attempt leaves for the next one in its epoch: its state, and its word on its effects."""
+
+    body = Leaving
+
+    @extend_schema(request=Leaving, responses={201: LeftCheckpoint})
+    def post(self, caller: WorkerCaller, body: dict[str, Any], stage_id: uuid.UUID) -> HttpResponse:
+        written = leave_checkpoint(caller.holder, stage_id, body["execution_id"], left_behind(body))
+        if written is None:
+            raise not_found()
+        return answer({"checkpointId": str(written.checkpoint_id), "sequence": written.sequence}, 201)
+
+
 class Acknowledge(WorkerEndpoint):
     """Confirms a delivery; nothing more hangs on it, because a redelivery is a new attempt (P53)."""
 
@@ -282,6 +300,7 @@ urlpatterns = [
     path("stages/<str:stage_id>/release", ReleaseStage.as_view()),
     path("stages/<str:stage_id>/result", ReportResult.as_view()),
     path("stages/<str:stage_id>/effects", TellEffects.as_view()),
+    path("stages/<str:stage_id>/checkpoints", LeaveCheckpoint.as_view()),
     path("stages/<str:stage_id>/progress", ReportProgress.as_view()),
     path("stages/<str:stage_id>/logs", AddLogLines.as_view()),
 ]
@@ -304,7 +323,11 @@ def _gone(request: HttpRequest) -> pulling.Gone:
 
 
 def _result(told: dict[str, Any]) -> Result:
-    return Result(**told | {"effects": [Told(**effect) for effect in told["effects"]]})
+    return Result(**told | {"effects": [Told(**effect) for effect in told["effects"]], "checkpoint": _left(told)})
+
+
+def _left(told: dict[str, Any]) -> Left | None:
+    return left_behind(told["checkpoint"], "checkpoint.") if "checkpoint" in told else None
 
 
 def _receipt(receipt: Receipt) -> dict[str, Any]:

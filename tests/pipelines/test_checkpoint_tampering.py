@@ -37,6 +37,6 @@ def test_a_tampered_checkpoint_covers_nothing(scene: Scene, tampering: Tampering
         checkpoint_reading.newest_covering(scene.run.id, ["first"])
 
     assert refusal.value.code == "checkpoint_integrity_invalid"
-    newest = checkpoint_reading.newest(scene.run.id)
-    assert newest is not None
-    assert checkpoint_reading.verify(newest) == tampering.verdict
+    found = checkpoint_reading.snapshot(scene.run.id)
+    assert found is not None
+    assert found[1] == tampering.verdict
