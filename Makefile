@@ -10,7 +10,7 @@ TEST_SERVER := $(or $(RECOURSE_TEST_SERVER_URL),postgres://postgres@127.0.0.1:54
 up: install
 	exec $(PY) manage.py up $(ARGS)
 
-install: $(VENV)/.runtime
+install: $(VENV)/.runtime $(VENV)/bin/recourse
 
 # Every test once on the embedded PostgreSQL; those that speak to the database again on a server, when one answers.
 test: lint
@@ -52,6 +52,10 @@ $(VENV)/.runtime: requirements.lock | $(PY)
 	printf '../../../..\n../../../../sdk\n' > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/recourse-console.pth"
 	touch $@
 
-$(VENV)/.development: requirements-dev.lock $(VENV)/.runtime
+$(VENV)/bin/recourse: Makefile | $(PY)
+	printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m recourse "$$@"\n' > $@
+	chmod +x $@
+
+$(VENV)/.development: requirements-dev.lock $(VENV)/.runtime $(VENV)/bin/recourse
 	$(PIP) -r requirements-dev.lock
 	touch $@

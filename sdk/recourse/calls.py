@@ -133,6 +133,24 @@ class Stages(Generic[A]):
         body = _given(reason=reason, output=output)
         return self._send(_verb(f"v1/stages/{_id(stage_id)}/skip", body, dry_run, plan_digest, client_request_id))
 
+    def reconcile(
+        self,
+        stage_id: str,
+        *,
+        outcome: str,
+        note: str,
+        effect_id: str | None = None,
+        output: Any = None,
+        evidence: Mapping[str, Any] | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Says what was found out: `committed`, `absent` or `contradicted`. With `effect_id` it settles that effect,
+        without the stage, which then completes with `output`, runs again or fails. `evidence`: `{summary, source,
+        sealed, clean, digest}`.
+        """
+        body = _given(outcome=outcome, note=note, effect_id=effect_id, output=output, evidence=evidence)
+        return self._send(_verb(f"v1/stages/{_id(stage_id)}/reconcile", body, id=client_request_id))
+
 
 class Executions(Generic[A]):
     """Runs, as people's tools see them: the operations API calls a run an execution."""
@@ -146,24 +164,142 @@ class Executions(Generic[A]):
         Filters: `status`, `pipeline`, `environment`, `application`, `handler`, `error_code`, `search`, `created_after`,
         `created_before`, `recovered_from`, `page_size`; a sequence of values means any of them.
         """
-        # Only its query is taken, so that the token never follows a URL to another host.
-        query = urlsplit(next).query if next else urlencode(_plain(filters), doseq=True)
-        return self._send(Call("GET", f"v1/executions?{query}" if query else "v1/executions", person=True))
+        return self._send(_page("v1/executions", next, filters))
 
     def get(self, execution_id: str) -> A:
         return self._send(Call("GET", f"v1/executions/{_id(execution_id)}", person=True))
 
-    def pause(self, execution_id: str, reason: str | None = None, *, client_request_id: str | None = None) -> A:
-        """Stops further dispatch; what runs may finish. Answers `{execution_id, status: "pause_signal_sent"}`."""
-        return self._send(
-            _verb(f"v1/executions/{_id(execution_id)}/pause", _given(reason=reason), id=client_request_id)
-        )
+    def snapshot(self, execution_id: str) -> A:
+        """Where the run stands by its newest checkpoint; raises `NotFound` when it has none."""
+        return self._send(Call("GET", f"v1/executions/{_id(execution_id)}/snapshot", person=True))
 
-    def resume(self, execution_id: str, reason: str | None = None, *, client_request_id: str | None = None) -> A:
+    def checkpoints(self, execution_id: str, *, next: str | None = None, **filters: str | int | Iterable[str]) -> A:  # noqa: A002
+        """One page of the run's checkpoints; filters `moment`, `stage_id`, `page_size`."""
+        return self._send(_page(f"v1/executions/{_id(execution_id)}/checkpoints", next, filters))
+
+    def effects(self, execution_id: str, *, next: str | None = None, **filters: str | int | Iterable[str]) -> A:  # noqa: A002
+        """One page of what the run did, or was about to do, outside."""
+        return self._send(_page(f"v1/executions/{_id(execution_id)}/effects", next, filters))
+
+    def evidence(self, execution_id: str) -> A:
+        """Where the run came from and what came of it: `{nodes, edges}`."""
+        return self._send(Call("GET", f"v1/executions/{_id(execution_id)}/evidence", person=True))
+
+    def blockers(self, execution_id: str) -> A:
+        """Why the run does not move: holder, cause, and when the engine looks again."""
+        return self._send(Call("GET", f"v1/executions/{_id(execution_id)}/blockers", person=True))
+
+    def pause(
+        self,
+        execution_id: str,
+        reason: str | None = None,
+        *,
+        until: str | None = None,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Stops further dispatch; what runs may finish. Answers `{execution_id, status: "pause_signal_sent"}`.
+
+        `until`: when the engine resumes the run by itself, as ISO text with an offset.
+        """
+        body = _given(reason=reason, until=until)
+        path = f"v1/executions/{_id(execution_id)}/pause"
+        return self._send(_verb(path, body, dry_run, plan_digest, client_request_id))
+
+    def resume(
+        self,
+        execution_id: str,
+        reason: str | None = None,
+        *,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
         """Lets a pausing or paused run go on. Answers `{execution_id, status: "resume_signal_sent"}`."""
-        return self._send(
-            _verb(f"v1/executions/{_id(execution_id)}/resume", _given(reason=reason), id=client_request_id)
+        path = f"v1/executions/{_id(execution_id)}/resume"
+        return self._send(_verb(path, _given(reason=reason), dry_run, plan_digest, client_request_id))
+
+    def rerun(
+        self,
+        execution_id: str,
+        *,
+        from_step_id: str | None = None,
+        flow_slug: str | None = None,
+        environment: str | None = None,
+        actor_ref: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """A new run out of an ended one: `from_step_id` and all that follows from it run again, the rest is kept.
+        Without it, the run goes on where its newest checkpoint stands, with the handler's state.
+
+        Answers the new run's `execution_id`, or `status: "awaiting_approval"`; `dry_run` the plan. A plan that changed
+        since `plan_digest` raises `PlanChanged`; effects that may repeat `OperatorReviewRequired`, `RecoveryDenied`.
+        """
+        body = _given(
+            from_step_id=from_step_id,
+            flow_slug=flow_slug,
+            environment=environment,
+            actor_ref=actor_ref,
+            reason=reason,
         )
+        path = f"v1/executions/{_id(execution_id)}/rerun"
+        return self._send(_verb(path, body, dry_run, plan_digest, client_request_id))
+
+    def replay(
+        self,
+        execution_id: str,
+        *,
+        flow_slug: str | None = None,
+        environment: str | None = None,
+        freeze_release: bool | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """A new run out of an ended one, from the beginning. `freeze_release` is a recorded hint. Else as `rerun`."""
+        body = _given(flow_slug=flow_slug, environment=environment, freeze_release=freeze_release, reason=reason)
+        path = f"v1/executions/{_id(execution_id)}/replay"
+        return self._send(_verb(path, body, dry_run, plan_digest, client_request_id))
+
+    def add_evidence(
+        self,
+        execution_id: str,
+        effect_id: str,
+        *,
+        summary: Any,
+        source: str,
+        sealed: bool | None = None,
+        clean: bool | None = None,
+        digest: str | None = None,
+        reason: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Keeps what an outside system says of an effect. `digest`: SHA-256 of the summary's RFC 8785 form; without
+        one it counts as unsealed.
+        """
+        body = _given(summary=summary, source=source, sealed=sealed, clean=clean, digest=digest, reason=reason)
+        path = f"v1/executions/{_id(execution_id)}/effects/{_id(effect_id)}/evidence"
+        return self._send(_verb(path, body, id=client_request_id))
+
+    def reconcile_effect(
+        self,
+        execution_id: str,
+        effect_id: str,
+        *,
+        outcome: str,
+        note: str,
+        evidence: Mapping[str, Any] | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Says what was found out about one effect: `committed`, `absent` or `contradicted`."""
+        body = _given(outcome=outcome, note=note, evidence=evidence)
+        path = f"v1/executions/{_id(execution_id)}/effects/{_id(effect_id)}/reconciliation"
+        return self._send(_verb(path, body, id=client_request_id))
 
     def cancel(
         self,
@@ -177,6 +313,23 @@ class Executions(Generic[A]):
         """Ends the run for good; the answer's `reconciliation` lists what may still go on outside."""
         path = f"v1/executions/{_id(execution_id)}/cancel"
         return self._send(_verb(path, _given(reason=reason), dry_run, plan_digest, client_request_id))
+
+
+class Operations(Generic[A]):
+    """What people asked for, and what came of it."""
+
+    def __init__(self, send: Callable[[Call], A]) -> None:
+        self._send = send
+
+    def list(self, *, next: str | None = None, **filters: str | int | Iterable[str]) -> A:  # noqa: A002
+        """One page, newest first."""
+        return self._send(_page("v1/operations", next, filters))
+
+
+def _page(path: str, following: str | None, filters: Mapping[str, str | int | Iterable[str]]) -> Call:
+    """One page of a list. Of `following` only the query is taken: the token never follows a URL to another host."""
+    query = urlsplit(following).query if following else urlencode(_plain(filters), doseq=True)
+    return Call("GET", f"{path}?{query}" if query else path, person=True)
 
 
 def _verb(

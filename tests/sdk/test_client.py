@@ -201,6 +201,48 @@ CALLS: list[tuple[Callable[[Any], Any], str, dict[str, Any]]] = [
         "/v1/executions?cursor=abc",
         {},
     ),
+    (lambda c: c.executions.snapshot("r"), "/v1/executions/r/snapshot", {}),
+    (lambda c: c.executions.checkpoints("r", moment="pause"), "/v1/executions/r/checkpoints?moment=pause", {}),
+    (
+        lambda c: c.executions.effects("r", next="http://elsewhere.example/?cursor=a"),
+        "/v1/executions/r/effects?cursor=a",
+        {},
+    ),
+    (lambda c: c.executions.evidence("r"), "/v1/executions/r/evidence", {}),
+    (lambda c: c.executions.blockers("r"), "/v1/executions/r/blockers", {}),
+    (lambda c: c.operations.list(kind="rerun"), "/v1/operations?kind=rerun", {}),
+    (
+        lambda c: c.executions.rerun("r", from_step_id="s", environment="production", client_request_id="u"),
+        "/v1/executions/r/rerun",
+        {"from_step_id": "s", "environment": "production", "client_request_id": "u"},
+    ),
+    (
+        lambda c: c.executions.replay("r", flow_slug="f", freeze_release=True, dry_run=True),
+        "/v1/executions/r/replay",
+        {"flow_slug": "f", "freeze_release": True, "dry_run": True},
+    ),
+    (
+        lambda c: c.executions.pause("r", until="2026-06-01T08:00:00Z", plan_digest="d", client_request_id="u"),
+        "/v1/executions/r/pause",
+        {"until": "2026-06-01T08:00:00Z", "plan_digest": "d", "client_request_id": "u"},
+    ),
+    (
+        lambda c: c.stages.reconcile("s", outcome="committed", note="seen", output="", client_request_id="u"),
+        "/v1/stages/s/reconcile",
+        {"outcome": "committed", "note": "seen", "output": "", "client_request_id": "u"},
+    ),
+    (
+        lambda c: c.executions.add_evidence(
+            "r", "e", summary={"outcome": "committed"}, source="bank", clean=True, client_request_id="u"
+        ),
+        "/v1/executions/r/effects/e/evidence",
+        {"summary": {"outcome": "committed"}, "source": "bank", "clean": True, "client_request_id": "u"},
+    ),
+    (
+        lambda c: c.executions.reconcile_effect("r", "e", outcome="absent", note="asked", client_request_id="u"),
+        "/v1/executions/r/effects/e/reconciliation",
+        {"outcome": "absent", "note": "asked", "client_request_id": "u"},
+    ),
 ]
 
 
@@ -212,6 +254,20 @@ def test_each_verb_has_its_path_and_body(
     server.answers[path.partition("?")[0]] = (200, {"ok": True})
     assert ask(call) == {"ok": True}
     assert server.requests == [(path, body)]
+
+
+def test_a_changed_plan_comes_with_the_new_one_and_a_verdict_with_its_reasons(server: ProtocolServer, ask: Ask) -> None:
+    """O27, O28."""
+    server.answers["/v1/executions/r/rerun"] = problem(409, "plan_changed", plan={"plan_digest": "d"})
+    with pytest.raises(PlanChanged) as changed:
+        ask(lambda c: c.executions.rerun("r", plan_digest="e"))
+    assert changed.value.plan["plan_digest"] == "d"
+    told = {"operation_id": "o", "disposition": "operator_review_required", "reasons": [{"code": "open"}]}
+    server.answers["/v1/executions/r/rerun"] = problem(409, "operator_review_required", **told)
+    with pytest.raises(OperatorReviewRequired) as review:
+        ask(lambda c: c.executions.rerun("r"))
+    assert {name: getattr(review.value, name) for name in told} == told
+    assert review.value.key_used
 
 
 def test_a_verb_repeated_after_an_unknown_outcome_bears_the_same_id_and_a_new_one_another(

@@ -1,0 +1,5 @@
+import sys
+
+from recourse.cli import main
+
+sys.exit(main())

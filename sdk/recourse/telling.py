@@ -1,0 +1,84 @@
+"""Answers of the operations API as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Answer = Mapping[str, Any]
+
+SNAPSHOT = (
+    "execution_id",
+    "status",
+    "pause_reason",
+    "current_step_id",
+    "previous_step_id",
+    "workspace_id",
+    "checkpoint_id",
+    "sequence",
+    "epoch",
+    "recorded_at",
+    "integrity",
+    "key_id",
+)
+
+
+def lines_of_snapshot(answer: Answer) -> list[str]:
+    """The route's fields under their own names, one a line; what is not known is a dash."""
+    return _fields({name: answer.get(name) for name in SNAPSHOT})
+
+
+def lines_of_fork(answer: Answer) -> list[str]:
+    """What became of a rerun or replay, and the id of the new run where there is one."""
+    if answer.get("status") == "awaiting_approval":
+        return [f"operation {answer['operation_id']} waits for an approval; nothing runs yet"]
+    told = f"{answer['execution_id']}: new run"
+    if answer.get("replayed"):
+        told += ", made before by the same request"
+    names = ("original_execution_id", "operation_id", "status", "from_step_id", "environment", "release_id")
+    lines = _fields({name: answer[name] for name in names if answer.get(name) is not None})
+    if answer.get("release_changed"):
+        lines.append("the release differs from the source's")
+    return [told, *(f"  {line}" for line in lines)]
+
+
+def lines_of_plan(plan: Answer) -> list[str]:
+    """A plan, group by group; groups with nothing in them are left out."""
+    lines = [f"plan of {plan.get('kind', 'the verb')} for {plan.get('execution_id')}; nothing was changed"]
+    for name, title in (("kept", "kept"), ("run_again", "run again"), ("then", "then")):
+        lines += _group(title, [_line(one) for one in plan.get(name) or ()])
+    lines += _group("added by the release", list(plan.get("added") or ()))
+    lines += _group("removed by the release", list(plan.get("removed") or ()))
+    lines += _group("may be done twice", [_effect(one) for one in plan.get("may_repeat") or ()])
+    lines += _group("goes on outside", [str(one) for one in plan.get("goes_on_outside") or ()])
+    lines += _group("must agree", [_agreement(one) for one in plan.get("approvals") or ()])
+    lines += [f"disposition: {plan.get('disposition')}"]
+    lines += [f"  {reason.get('text') or reason.get('code')}" for reason in plan.get("reasons") or ()]
+    return [*lines, f"digest: {plan.get('plan_digest')}"]
+
+
+def _group(title: str, entries: Sequence[str]) -> list[str]:
+    return [f"{title}:", *(f"  {entry}" for entry in entries)] if entries else []
+
+
+def _line(line: Answer) -> str:
+    told = str(line.get("stage"))
+    if line.get("was") != line.get("to"):
+        told += f"  {line.get('was')} → {line.get('to')}"
+    return f"{told}  {line['why']}" if line.get("why") else told
+
+
+def _effect(effect: Answer) -> str:
+    step = f" {effect['step_id']}" if effect.get("step_id") else ""
+    key = f", key {effect['idempotency_key']}" if effect.get("idempotency_key") else ", no key"
+    return f"{effect.get('stage')}: {effect.get('class') or 'unknown'}{step}, {effect.get('state')}{key}"
+
+
+def _agreement(agreement: Answer) -> str:
+    roles = " or ".join(str(role).replace("_", " ") for role in agreement.get("roles") or ())
+    return f"{agreement.get('count')} of {roles}: {agreement.get('why')}"
+
+
+def _fields(values: Answer) -> list[str]:
+    width = max(map(len, values))
+    return [f"{name:<{width}}  {'-' if value in (None, '') else value}" for name, value in values.items()]

@@ -1,0 +1,198 @@
+"""The command line for people: what it asks, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from recourse import cli
+
+from tests.sdk.protocol_server import TOKEN, ProtocolServer, problem
+
+ID = "f7f0ad4c-0000-0000-0000-000000000001"
+NEW = "f7f0ad4c-0000-0000-0000-000000000002"
+KEY = "0b0b54d2-7c1c-4c5b-9f5b-111111111111"
+FORK = {
+    "execution_id": NEW,
+    "original_execution_id": ID,
+    "operation_id": KEY,
+    "status": "dispatched",
+    "disposition": "recovery_allowed",
+    "replayed": False,
+    "from_step_id": "classify_ticket",
+    "environment": "production",
+    "release_id": "r2",
+    "release_changed": True,
+}
+PLAN = {
+    "kind": "rerun",
+    "execution_id": ID,
+    "kept": [{"stage": "load_request", "was": "completed", "to": "completed", "why": "done in checkpoint 3"}],
+    "run_again": [{"stage": "classify_ticket", "was": "failed", "to": "ready", "why": "named"}],
+    "then": [],
+    "added": ["notify"],
+    "removed": [],
+    "may_repeat": [
+        {
+            "stage": "classify_ticket",
+            "class": "external_http",
+            "state": "committed",
+            "idempotency_key": "k",
+            "step_id": "s",
+        }
+    ],
+    "disposition": "operator_review_required",
+    "reasons": [{"disposition": "operator_review_required", "code": "evidence_missing", "text": "no sealed evidence"}],
+    "approvals": [{"roles": ["approver", "release_manager"], "count": 1, "why": "production is protected"}],
+    "plan_digest": "d" * 64,
+}
+
+
+@dataclass
+class Said:
+    status: int
+    out: str
+    err: str
+
+
+Say = Callable[..., Said]
+
+
+@pytest.fixture
+def say(server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs the command line against the server, as somebody with a token."""
+    monkeypatch.setenv("RECOURSE_URL", server.url)
+    monkeypatch.setenv("RECOURSE_TOKEN", TOKEN)
+
+    def run(*words: str) -> Said:
+        try:
+            status = cli.main(["execution", *words])
+        except SystemExit as end:
+            status = int(end.code or 0)
+        captured = capsys.readouterr()
+        return Said(status, captured.out, captured.err)
+
+    return run
+
+
+def answers(server: ProtocolServer, verb: str, status: int, body: dict[str, Any]) -> None:
+    server.answers[f"/v1/executions/{ID}/{verb}"] = (status, body)
+
+
+def sent(server: ProtocolServer, verb: str) -> dict[str, Any]:
+    (body,) = server.bodies(f"/{verb}")
+    return body
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_a_signal_is_one_line(server: ProtocolServer, say: Say, verb: str) -> None:
+    """O11."""
+    answers(server, verb, 200, {"execution_id": ID, "status": f"{verb}_signal_sent"})
+    assert say(verb, ID, "--reason", "looking").out == f"{ID}: {verb} signal sent\n"
+    body = sent(server, verb)
+    assert (body["reason"], set(body)) == ("looking", {"reason", "client_request_id"})
+
+
+def test_a_snapshot_prints_the_fields_of_the_route(server: ProtocolServer, say: Say) -> None:
+    """O14."""
+    snapshot = {name: f"value of {name}" for name in cli.lines_of_snapshot.__globals__["SNAPSHOT"]}
+    answers(server, "snapshot", 200, snapshot | {"pause_reason": None})
+    told = dict(line.split(maxsplit=1) for line in say("snapshot", ID).out.splitlines())
+    assert told == snapshot | {"pause_reason": "-"}
+    assert json.loads(say("snapshot", ID, "--json").out) == snapshot | {"pause_reason": None}
+
+
+def test_a_rerun_says_which_run_it_made(server: ProtocolServer, say: Say) -> None:
+    """O17: the options are the fields of the body."""
+    answers(server, "rerun", 201, FORK)
+    said = say(
+        "rerun",
+        ID,
+        "--from-step-id",
+        "classify_ticket",
+        "--environment",
+        "production",
+        "--plan-digest",
+        "d" * 64,
+        "--client-request-id",
+        KEY,
+    )
+    assert said.status == 0
+    assert said.out.startswith(f"{NEW}: new run\n")
+    assert "the release differs" in said.out
+    assert sent(server, "rerun") == {
+        "from_step_id": "classify_ticket",
+        "environment": "production",
+        "plan_digest": "d" * 64,
+        "client_request_id": KEY,
+    }
+
+
+def test_a_dry_run_shows_the_plan(server: ProtocolServer, say: Say) -> None:
+    answers(server, "replay", 200, PLAN)
+    said = say("replay", ID, "--freeze-release", "--dry-run")
+    assert said.status == 0
+    assert sent(server, "replay") == {"freeze_release": True, "dry_run": True}
+    for word in ("classify_ticket", "done in checkpoint 3", "notify", "key k", "no sealed evidence", "d" * 64):
+        assert word in said.out
+    assert "removed" not in said.out
+
+
+def test_waiting_for_somebody_is_an_end_of_its_own(server: ProtocolServer, say: Say) -> None:
+    answers(server, "rerun", 202, FORK | {"status": "awaiting_approval", "execution_id": None})
+    said = say("rerun", ID)
+    assert said.status == 4
+    assert f"operation {KEY} waits" in said.out
+    refusal = problem(409, "operator_review_required", operation_id=KEY, reasons=PLAN["reasons"])
+    answers(server, "rerun", *refusal)
+    said = say("rerun", ID)
+    assert (said.status, said.out) == (4, "")
+    assert "no sealed evidence" in said.err
+    assert KEY in said.err
+
+
+def test_a_refusal_says_what_to_do_and_changes_nothing(server: ProtocolServer, say: Say) -> None:
+    answers(server, "rerun", *problem(409, "plan_changed", plan=PLAN))
+    said = say("rerun", ID, "--plan-digest", "e" * 64)
+    assert (said.status, said.out) == (2, "")
+    assert "d" * 64 in said.err
+    assert "--dry-run" in said.err
+    answers(server, "pause", *problem(400, "validation_error", errors={"reason": ["must be a string"]}))
+    assert "  reason: must be a string" in say("pause", ID).err
+
+
+def test_without_a_definite_answer_it_says_how_to_repeat(server: ProtocolServer, say: Say) -> None:
+    server.fail("/cancel", 503)
+    said = say("cancel", ID, "--client-request-id", KEY)
+    assert said.status == 5
+    assert KEY in said.err
+
+
+def test_cancel_lists_what_may_still_go_on_outside(server: ProtocolServer, say: Say) -> None:
+    outside = [{"stage_id": "s1", "kind": "effect_open", "detail": "the call may have arrived"}]
+    answers(server, "cancel", 200, {"execution_id": ID, "status": "cancelled", "reconciliation": outside})
+    assert "the call may have arrived" in say("cancel", ID).out
+
+
+def test_wrong_options_and_a_missing_token_are_refused_before_anything_is_sent(
+    server: ProtocolServer, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert say("snapshot").status == 2
+    assert say("explode", ID).status == 2
+    monkeypatch.delenv("RECOURSE_TOKEN")
+    said = say("pause", ID)
+    assert (said.status, server.requests) == (2, [])
+    assert "RECOURSE_TOKEN" in said.err
+
+
+def test_it_runs_as_a_module_and_documents_its_ends() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "recourse", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for word in ("exit status", "RECOURSE_TOKEN", "RECOURSE_URL", "execution"):
+        assert word in told
