@@ -1,0 +1,410 @@
+"""Rerun and replay: a new run made out of one that has ended, which stays as it is.
+
+Two transactions. The first locks the source, plans, judges, records the verdict, and reserves the target's id and its
+release. The second locks the source and the operation, plans and judges again, and makes the run with exactly that id.
+Whatever happens between them, the same request again, or the sweep (`recovery/tasks.py`), carries the reserved
+operation on; the lock on it and the run's id let only one of them make the run.
+
+A request leaves one audit event: with the run, or with why there is none. Serves O17–O41, F35, F36, F43, F48, I10–I12.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from django.db import InterfaceError, OperationalError, transaction
+
+from pipelines import audit, context
+from pipelines.access import FORK, FORK_PROTECTED, Actor, person
+from pipelines.audit import DENIED, NO_OP, Entry, audited
+from pipelines.creation import Draft, Place, insert_run, stage_row
+from pipelines.errors import Refusal
+from pipelines.ids import new_id
+from pipelines.models import Environment, Run
+from pipelines.moves import IllegalMove, Moves
+from pipelines.sql import execute, recordset
+from pipelines.states import CheckpointMoment
+from pipelines.transitions import lock_run
+from recovery import fork_world, operations
+from recovery.fork_plans import plan_fork
+from recovery.fork_world import ForkWorld
+from recovery.models import Operation
+from recovery.operations import Done
+from recovery.plans import Asked, Plan
+from recovery.states import Disposition, OperationKind, OperationState
+
+log = structlog.get_logger(__name__)
+FORKS = frozenset({OperationKind.RERUN, OperationKind.REPLAY})
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What somebody asks for, before its defaults. Of a rerun `from_step_id`; of a replay `freeze_release`."""
+
+    flow_slug: str | None = None
+    environment: str | None = None
+    actor_ref: str | None = None
+    from_step_id: str | None = None
+    freeze_release: bool = False
+
+
+def ask_fork(kind: OperationKind, run: Run, wish: Wish, *, actor: Actor, reason: str = "") -> Asked:
+    """The request with its defaults filled in: the source's own pipeline and environment (O23, O38).
+
+    Refused: `impersonation_rejected` for anyone else's `actor_ref` (O22), another pipeline (400), an environment that
+    the workspace has not (`environment_unknown`). `run` is one that the actor may see.
+    """
+    if wish.actor_ref is not None and wish.actor_ref not in (actor.name, str(actor.user_id)):
+        message = "who acts comes from the log-in: leave it out, or name yourself"
+        raise Refusal("impersonation_rejected", message, errors={"actor_ref": [message]})
+    slug = run.pipeline.slug if run.pipeline else run.name
+    if wish.flow_slug is not None and wish.flow_slug != slug:
+        message = f"the run is one of {slug!r}"
+        raise Refusal("validation_error", f"flow_slug: {message}", errors={"flow_slug": [message]})
+    environment = wish.environment or run.environment.slug
+    if not Environment.objects.filter(workspace_id=actor.workspace_id, slug=environment).exists():
+        message = f"no environment is called {environment!r}"
+        raise Refusal("environment_unknown", message, errors={"environment": [message]})
+    choices: dict[str, Any] = {"environment": environment, "flow_slug": slug}
+    if kind == OperationKind.RERUN:
+        choices["from_step_id"] = wish.from_step_id
+    else:
+        choices["freeze_release"] = wish.freeze_release
+    return Asked(kind, run.id, choices=choices, reason=reason)
+
+
+def preview(asked: Asked, *, actor: Actor) -> Plan:
+    """What the fork would be now. Nothing is locked or written; for a viewer it says what an operator's would need."""
+    return _plan(asked, asks_approval=not actor.may(FORK_PROTECTED))[1]
+
+
+def fork(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "") -> Done:
+    """Makes the fork, or says where it stands: `dispatched` with its target, or `awaiting_approval`.
+
+    Refused as `fork_world.read`; `plan_changed`; `recovery_denied` and `operator_review_required`, which are kept. The
+    same key for the same request goes on with, or answers with, the first target (`replayed`); without a key every
+    call forks.
+    """
+    operation, is_new = _reserved(asked, actor, key, plan_digest)
+    if operation.state == OperationState.RESERVED:
+        return dispatch(operation, actor=actor, replayed=not is_new)
+    return operations.done(operation, replayed=not is_new)
+
+
+def dispatch(operation: Operation, *, actor: Actor, replayed: bool = False) -> Done:
+    """Makes the run of a reserved operation, planned and judged again; once, whoever tries.
+
+    What no longer holds ends the operation, and its key is free again: `recovery_denied`, `plan_changed`, a right that
+    the requester has lost, a release that was revoked. A verdict that is worse by now puts it into review.
+    """
+    action, told = action_of(operation.kind), {"operation": str(operation.id), **operation.request}
+    with audited(actor, action, run=operation.run_id, reason=operation.reason, **told) as entry:
+        lock_run(operation.run_id, actor)
+        operation = Operation.objects.select_for_update(no_key=True).get(id=operation.id)
+        entry.plan_digest = operation.plan_digest
+        if operation.state == OperationState.RESERVED:
+            answer = _dispatch(operation, actor)
+        else:
+            entry.outcome = NO_OP
+            answer = operations.answer_again(operation)
+        if isinstance(answer, Refusal):
+            entry.outcome, entry.code = DENIED, answer.code
+            answer.is_recorded = True
+        else:
+            entry.after = {"target": answer.result.get("execution_id")}
+    if isinstance(answer, Refusal):
+        raise answer
+    return operations.done(operation, replayed=replayed or answer.replayed)
+
+
+def allow(operation: Operation, plan: Plan) -> None:
+    """Lets a judged operation go on: fixes the target's id, the release and the checkpoint (I10, O30, O40)."""
+    operations.move(operation, "allow")
+    operations.move(operation, "reserve")
+    operation.target = new_id()
+    operation.checkpoint = uuid.UUID(plan.checkpoint_id) if plan.checkpoint_id else None
+
+
+def plan_again(operation: Operation, *, pinned: bool = False) -> tuple[ForkWorld, Plan]:
+    """The plan of a kept operation in the world as it is now; who must agree stays as it was when it was asked for."""
+    told: Mapping[str, Any] = operation.plan or {}
+    release_id = uuid.UUID(told["release_id"]) if pinned else None
+    return _plan(operations.asked_of(operation), asks_approval=bool(told["approvals"]), pinned=release_id)
+
+
+def action_of(kind: str) -> str:
+    return f"run.{kind}"
+
+
+# The first transaction.
+
+
+def _reserved(asked: Asked, actor: Actor, key: str, plan_digest: str) -> tuple[Operation, bool]:
+    """The operation of this request, and whether it is new; its event is written here unless a target is reserved."""
+    entry = Entry(run=asked.run_id, reason=asked.reason, data=dict(asked.choices))
+    try:
+        with transaction.atomic():
+            lock_run(asked.run_id, actor)
+            actor.require(FORK)
+            operation = operations.earlier(actor, asked, key)
+            is_new = operation is None
+            if operation is None:
+                operation = _begin(asked, actor, key, plan_digest, entry)
+            held_back = _held_back(operation, entry, is_new=is_new)
+            if operation.state != OperationState.RESERVED:
+                entry.data["operation"] = str(operation.id)
+                audit.write(actor, action_of(asked.kind), entry)
+    except Refusal as refused:
+        audit.record_refusal(actor, action_of(asked.kind), refused, entry)
+        raise
+    if held_back is not None:
+        raise held_back
+    return operation, is_new
+
+
+def _begin(asked: Asked, actor: Actor, key: str, plan_digest: str, entry: Entry) -> Operation:
+    _, plan = _plan(asked, asks_approval=not actor.may(FORK_PROTECTED))
+    entry.plan_digest = plan.digest
+    operations.check_digest(plan, plan_digest)
+    operation = operations.opened(asked, actor=actor, key=key, plan=plan)
+    operations.record_verdict(actor, operation)
+    operation.result = _told(plan)
+    if not plan.verdict.lets_go_on:
+        operations.hold_back(operation)
+    elif plan.agreements:
+        operations.move(operation, "ask_approval")
+    else:
+        allow(operation, plan)
+    operations.add(operation)
+    return operation
+
+
+def _told(plan: Plan) -> dict[str, Any]:
+    """What the answer tells of a fork, besides its target."""
+    return {
+        "from_step_id": plan.choices.get("from_step_id"),
+        "environment": plan.environment,
+        "release_id": plan.release_id,
+        "release_changed": plan.release_id != plan.source_release_id,
+    }
+
+
+def _held_back(operation: Operation, entry: Entry, *, is_new: bool) -> Refusal | None:
+    """The refusal that the operation stands for; what was written about it commits all the same."""
+    answer = None if operation.state == OperationState.RESERVED else operations.answer_again(operation)
+    if not isinstance(answer, Refusal):
+        entry.outcome = entry.outcome if is_new else NO_OP
+        return None
+    entry.outcome, entry.code = DENIED, answer.code
+    answer.is_recorded = True
+    return answer
+
+
+def _plan(asked: Asked, *, asks_approval: bool, pinned: uuid.UUID | None = None) -> tuple[ForkWorld, Plan]:
+    world = fork_world.read(asked, pinned=pinned)
+    return world, plan_fork(world, asked, asks_approval=asks_approval and world.source.is_protected)
+
+
+# The second transaction.
+
+
+def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
+    try:
+        world, plan = plan_again(operation, pinned=True)
+        _check_right(operation)
+    except Refusal as refused:
+        return _failed(operation, refused)
+    let_go = plan.verdict.lets_go_on or operation.resolved_by_id is not None
+    if plan.verdict.disposition == Disposition.RECOVERY_DENIED or not let_go:
+        operations.planned(operation, plan)
+        operations.record_verdict(actor, operation)
+        refusal = operations.hold_back(operation)
+        operation.target = None
+        operations.update(operation)
+        return refusal
+    if plan.digest != operation.plan_digest:
+        return _failed(operation, operations.plan_changed(plan))
+    _make(operation, world, plan)
+    operations.move(operation, "dispatch")
+    operation.result |= {"execution_id": str(operation.target)}
+    operations.update(operation)
+    return operations.done(operation)
+
+
+def _failed(operation: Operation, refusal: Refusal) -> Refusal:
+    operations.move(operation, "fail")
+    operation.key = ""  # refused: it keeps no key
+    operation.target = None
+    operation.result |= {"code": refusal.code, "detail": refusal.detail}
+    operations.update(operation)
+    return refusal
+
+
+def _check_right(operation: Operation) -> None:
+    """Refuses when the requester may no longer do what they asked for (F150)."""
+    requester = person(operation.requested_by, operation.workspace_id, operation.channel)
+    if requester is None:
+        raise Refusal("permission_denied", "who asked for this is no member any more")
+    requester.require(FORK)
+    plan: Mapping[str, Any] = operation.plan or {}
+    environment = Environment.objects.get(workspace_id=operation.workspace_id, slug=plan["environment"])
+    if environment.protected and not plan["approvals"]:
+        requester.require(FORK_PROTECTED)
+
+
+def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
+    """Inserts the target and lets it begin; what then stands there is what the plan says (F51)."""
+    source = Run.objects.get(id=operation.run_id)
+    target = operation.target
+    assert target is not None  # noqa: S101 - a reserved operation has one
+    who = operation.requested_by.get_username()
+    rows = _stage_rows(source, world, plan)
+    _copy_outputs(rows, world)
+    insert_run(_draft(operation, source, world, rows), actor=who, reason=operation.reason)
+    _copy_context(source.id, target)
+    moves = Moves.lock([target], actor=who)
+    if world.left is not None:
+        start = next(stage for stage in moves.stages.values() if stage.name == world.start)
+        moves.checkpoint(start, None, world.left.state, world.left.posture, CheckpointMoment.RESTORED)
+    moves.settle()
+    moves.save()
+    planned = {line.stage: (line.to, line.stale) for line in (*plan.kept, *plan.run_again)}
+    found = {stage.name: (stage.state.value, stage.stale) for stage in moves.stages.values()}
+    if found != planned:
+        raise IllegalMove(f"the {operation.kind} of run {source.id} became {found}, planned was {planned}")
+
+
+def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[str, Any]]) -> Draft:
+    deadline = source.deadline_at and (source.deadline_at - source.created_at).total_seconds()
+    assert operation.target is not None  # noqa: S101 - a reserved operation has one
+    return Draft(
+        id=operation.target,
+        place=Place(source.workspace_id, source.application_id, source.environment_id, world.source.environment),
+        name=source.name,
+        release_id=world.will_be.release_id,
+        pipeline_id=source.pipeline_id,
+        input=source.input,
+        stages=rows,
+        keywords=source.keywords,
+        words=source.name,
+        trace={name: getattr(source, name) for name in ("trace_id", "traceparent", "tracestate")},
+        deadline_seconds=deadline or None,
+        user_id=operation.requested_by_id,
+        recovered_from=source.id,
+        recovery={
+            "type": operation.kind,
+            "original_execution_id": str(source.id),
+            "operation_id": str(operation.id),
+            "checkpoint_id": str(world.checkpoint_id) if world.checkpoint_id else None,
+            "frozen_input": bool(operation.request.get("freeze_release")),
+        },
+    )
+
+
+def _stage_rows(source: Run, world: ForkWorld, plan: Plan) -> list[dict[str, Any]]:
+    """The target's stages: by the release that will run; those of an inline run get what the source's got."""
+    kept = {line.stage: line for line in plan.kept}
+    own = {stage.name: stage for stage in source.stages.all()}
+    rows = []
+    for position, (stage, needed) in enumerate(zip(world.will_be.stages, world.will_be.depends_on, strict=True)):
+        name = stage["name"]
+        text = source.input if source.pipeline_id else own[name].input
+        row = {**stage_row(stage, position, needed, text), "state": "pending"}
+        if name in kept:
+            row |= {"state": kept[name].to, "stale": kept[name].stale, "output_digest": kept[name].output_digest}
+            row["output_id"] = new_id() if world.done[name].output_id else None
+            if kept[name].to == "failed":
+                for column in ("last_error_code", "last_error_message", "failure_disposition"):
+                    row[column] = getattr(own[name], column)
+        rows.append(row)
+    return rows
+
+
+def _copy_outputs(rows: list[dict[str, Any]], world: ForkWorld) -> None:
+    """The outputs of kept stages, marked as taken over; their digests are those that were signed."""
+    copies = [
+        {
+            "id": row["output_id"],
+            "stage_id": row["id"],
+            "source": world.done[row["name"]].output_id,
+            "digest": row["output_digest"],
+        }
+        for row in rows
+        if row.get("output_id")
+    ]
+    if copies:
+        execute(
+            "INSERT INTO pipelines_stageoutput (id, stage_id, epoch, attempt, restored_from, body, size, digest, at)"
+            " SELECT r.id, r.stage_id, 1, NULL, o.id, o.body, o.size, r.digest, recourse_now()"
+            " FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid, source uuid, digest text)"
+            " JOIN pipelines_stageoutput o ON o.id = r.source",
+            [recordset(copies)],
+        )
+
+
+def _copy_context(source: uuid.UUID, target: uuid.UUID) -> None:
+    """All of it, also what handlers added: the next operator can follow the evidence (P89)."""
+    execute(
+        "INSERT INTO pipelines_contextitem (run_id, key, value, is_sensitive, secret, attempt, at)"
+        " SELECT %s, key, value, is_sensitive, secret, NULL, recourse_now() FROM pipelines_contextitem"
+        " WHERE run_id = %s ORDER BY id",
+        [target, source],
+    )
+    context.index([target])
+
+
+# What time alone does.
+
+
+def carry_on_reserved(*, quiet_seconds: float = 5, limit: int = 50) -> int:
+    """Dispatches what was reserved and then left by its caller; says how many. Each stands for itself."""
+    left = (
+        Operation.objects.filter(state=OperationState.RESERVED, kind__in=sorted(FORKS))
+        .extra(
+            where=["recovery_operation.updated_at <= recourse_now() - make_interval(secs => %s)"],
+            params=[quiet_seconds],
+        )
+        .select_related("requested_by")
+        .order_by("updated_at")[:limit]
+    )
+    done = 0
+    for operation in left:
+        requester = operation.requested_by
+        actor = Actor(requester.get_username(), operation.workspace_id, operation.channel, user_id=requester.pk)
+        try:
+            dispatch(operation, actor=actor)
+        except Refusal:
+            continue  # it is kept with the operation, and in the audit
+        except (OperationalError, InterfaceError):
+            raise  # the database is away: all of it waits
+        except Exception:
+            log.exception("forks.dispatch_failed", operation=str(operation.id))
+            _give_up(operation)
+            continue
+        done += 1
+    return done
+
+
+def _give_up(operation: Operation) -> None:
+    """A fault of ours that would come again with every sweep ends the operation; its caller may ask anew."""
+    with transaction.atomic():
+        lock_run(operation.run_id, Actor("", operation.workspace_id, operation.channel))
+        operation = Operation.objects.select_for_update(no_key=True).get(id=operation.id)
+        if operation.state == OperationState.RESERVED:
+            _failed(operation, Refusal("result_not_confirmed", "a fault of the console kept it from being made"))
+
+
+def follow_targets(limit: int = 500) -> int:
+    """dispatched → succeeded or failed, as the target ended, for good; says how many."""
+    return execute(
+        "UPDATE recovery_operation o SET state = CASE t.status WHEN 'completed' THEN 'succeeded' ELSE 'failed' END,"
+        " updated_at = recourse_now() FROM (SELECT o.id, r.status FROM recovery_operation o"
+        " JOIN pipelines_run r ON r.id = o.target WHERE o.state = 'dispatched'"
+        " AND r.status IN ('completed', 'failed', 'cancelled') ORDER BY o.updated_at LIMIT %s"
+        " FOR NO KEY UPDATE OF o SKIP LOCKED) t WHERE t.id = o.id",
+        [limit],
+    )
