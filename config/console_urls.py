@@ -3,6 +3,7 @@
 from django.urls import path
 
 from config import login
+from pipelines.console import checkpoint_pages as checkpoints
 from pipelines.console import views as pipelines
 from recovery import letter_views as letters
 from recovery import views as recovery
@@ -17,6 +18,9 @@ urlpatterns = [
     path("runs/<uuid:run_id>/", pipelines.run_page_view, name="run"),
     path("runs/<uuid:run_id>/live/", pipelines.run_live, name="run-live"),
     path("runs/<uuid:run_id>/events/", pipelines.run_events, name="run-events"),
+    path("runs/<uuid:run_id>/checkpoints/", checkpoints.checkpoint_list, name="checkpoints"),
+    path("runs/<uuid:run_id>/checkpoints/changes/", checkpoints.checkpoint_changes, name="checkpoint-changes"),
+    path("runs/<uuid:run_id>/checkpoints/<int:sequence>/", checkpoints.checkpoint_page, name="checkpoint"),
     path("runs/<uuid:run_id>/pause/", recovery.pause, name="pause"),
     path("runs/<uuid:run_id>/resume/", recovery.resume, name="resume"),
     path("runs/<uuid:run_id>/cancel/", recovery.cancel, name="cancel"),
