@@ -16,6 +16,7 @@ from typing import Any
 from config import filesystem_broker
 
 SWEEP_SECONDS = 1.0
+SEAL_SECONDS = 0.5
 RETENTION_SECONDS = 3600.0
 POLL_SECONDS = 0.02
 
@@ -40,6 +41,8 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
         "task_default_queue": "recourse",
         "task_routes": {
             "pipelines.tasks.sweep": {"queue": "recourse.clock"},
+            "pipelines.tasks.seal_audit": {"queue": "recourse.clock"},
+            "recovery.tasks.carry_on": {"queue": "recourse.clock"},
             "pipelines.tasks.execute*": {"queue": "recourse.handlers"},
         },
         "timezone": "UTC",
@@ -49,6 +52,16 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             # A sweep that waited longer than this is superseded by the next: workers that were away find a few, not a
             # thousand.
             "sweep": {"task": "pipelines.tasks.sweep", "schedule": SWEEP_SECONDS, "options": {"expires": 5}},
+            "seal-audit": {
+                "task": "pipelines.tasks.seal_audit",
+                "schedule": SEAL_SECONDS,
+                "options": {"expires": 5},
+            },
+            "recoveries": {
+                "task": "recovery.tasks.carry_on",
+                "schedule": SWEEP_SECONDS,
+                "options": {"expires": 5},
+            },
             "retention": {
                 "task": "pipelines.tasks.retention",
                 "schedule": RETENTION_SECONDS,

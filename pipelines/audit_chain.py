@@ -1,0 +1,392 @@
+"""The audit events of a workspace, sealed into a chain whose end is signed, and checking it (I17, R44, F147).
+
+Every event's canonical text is made by the database as the event is inserted, and waits in `AuditPending` in the same
+transaction. Sealing gives what waits its positions and hashes, and signs the new end, all in one transaction under one
+lock for each workspace: a crash leaves everything waiting, and two sealers never make two chains. What committed late
+gets a late position; none is passed over, whatever the order of times or ids. Without a key nothing is sealed, and
+nothing is lost. A chain is only gone on with from an end that was signed, so that nothing forged is ever signed over.
+
+Found: an event that was edited, deleted, exchanged or put in between, also when all hashes were made to fit. Not found
+without an exported head: a tail that was cut off together with its seals and heads, whatever was added since.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import rfc8785
+import structlog
+from cryptography.exceptions import InvalidSignature
+from django.db import transaction
+
+from pipelines import keyring, signing
+from pipelines.models import AuditHead
+from pipelines.signing import Envelope, Verdict
+from pipelines.sql import database_now, execute, planned, query
+
+log = structlog.get_logger(__name__)
+
+GENESIS = bytes(32)
+UNSIGNED = Envelope()
+SEALED_AT_ONCE = 5_000
+CHECKED_AT_ONCE = 50_000
+BACKDATED_SECONDS = 3600  # how much earlier than events before it an event may say that it was
+LOCK = 0x41554454  # what the advisory locks of sealing are called
+
+
+class ChainBroken(Exception):
+    """The end of the chain is not one that was signed: sealing would cover up what was done to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The end of a workspace's chain at one time, and its signature. `hash` is in hex."""
+
+    workspace_id: uuid.UUID
+    position: int
+    hash: str
+    sealed_at: datetime
+    envelope: Envelope = UNSIGNED
+
+    @property
+    def message(self) -> bytes:
+        """What is signed: canonical JSON (RFC 8785) of everything but the signature."""
+        return rfc8785.dumps(self._signed())
+
+    def document(self) -> dict[str, Any]:
+        """The head as it is exported: {kind, workspace_id, position, hash, sealed_at, algorithm, key_id, signature}."""
+        signature = self.envelope
+        return {
+            **self._signed(),
+            "algorithm": signature.algorithm,
+            "key_id": signature.key_id,
+            "signature": signature.signature,
+        }
+
+    def _signed(self) -> dict[str, Any]:
+        return {
+            "kind": "recourse.audit_head",
+            "workspace_id": str(self.workspace_id),
+            "position": self.position,
+            "hash": self.hash,
+            "sealed_at": self.sealed_at.astimezone(UTC).isoformat(),
+        }
+
+
+def read_head(text: str) -> Head:
+    """An exported head. Raises `ValueError` for what is none."""
+    try:
+        told = json.loads(text)
+        envelope = Envelope(str(told["algorithm"]), str(told["key_id"]), str(told["signature"]))
+        moment = datetime.fromisoformat(told["sealed_at"])
+        bytes.fromhex(told["hash"])
+        return Head(uuid.UUID(told["workspace_id"]), int(told["position"]), told["hash"], moment, envelope)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError("this is no exported audit head") from error
+
+
+def newest_head(workspace_id: uuid.UUID) -> Head | None:
+    """The signed end of a workspace's chain as it is now; None before anything was sealed."""
+    rows = query(
+        "SELECT position, hash, sealed_at, algorithm, key_id, signature FROM pipelines_audithead"
+        " WHERE workspace_id = %s ORDER BY position DESC LIMIT 1",
+        [workspace_id],
+    )
+    return _head(workspace_id, rows[0]) if rows else None
+
+
+def head_of(row: AuditHead) -> Head:
+    """A stored head."""
+    told = (row.position, row.hash, row.sealed_at, row.algorithm, row.key_id, row.signature)
+    return _head(row.workspace_id, told)
+
+
+# sealing
+
+
+def seal() -> int:
+    """Seals whatever waits, in every workspace; returns how many events. One chain in trouble holds up no other."""
+    sealed = 0
+    for (workspace_id,) in query("SELECT DISTINCT workspace FROM pipelines_auditpending"):
+        try:
+            while count := seal_some(workspace_id):
+                sealed += count
+        except ChainBroken as broken:
+            log.error("audit.chain_broken", workspace=str(workspace_id), why=str(broken))
+        except keyring.Unavailable as error:
+            log.error("audit.no_key", workspace=str(workspace_id), why=str(error))
+    return sealed
+
+
+def seal_some(workspace_id: uuid.UUID, limit: int = SEALED_AT_ONCE) -> int:
+    """Seals up to so many waiting events of one workspace; 0 when none waits or somebody else is at it.
+
+    Raises `ChainBroken`, and `keyring.Unavailable` when the end cannot be checked or signed; then nothing is sealed.
+    """
+    with transaction.atomic():
+        if not query("SELECT pg_try_advisory_xact_lock(%s, hashtext(%s))", [LOCK, str(workspace_id)])[0][0]:
+            return 0
+        waiting = query(
+            "SELECT e.id, e.canonical FROM pipelines_auditpending p JOIN pipelines_auditevent e ON e.id = p.event"
+            " WHERE p.workspace = %s ORDER BY e.at, e.id LIMIT %s",
+            [workspace_id, limit],
+        )
+        if not waiting:
+            return 0
+        first, last_hash = _signed_end(workspace_id)
+        hashes = list(_links(last_hash, (canonical for _, canonical in waiting)))
+        head = Head(workspace_id, first + len(waiting), hashes[-1].hex(), database_now())
+        envelope = signing.sign(workspace_id, head.message)
+        if not envelope.signature:
+            return 0  # told by `sign`
+        events = [event_id for event_id, _ in waiting]
+        execute(
+            "INSERT INTO pipelines_auditseal (workspace_id, position, event, hash)"
+            " SELECT %s, link.* FROM unnest(%s::bigint[], %s::uuid[], %s::bytea[]) AS link",
+            [workspace_id, list(range(first + 1, head.position + 1)), events, hashes],
+        )
+        execute("DELETE FROM pipelines_auditpending WHERE event = ANY(%s)", [events])
+        execute(
+            "INSERT INTO pipelines_audithead (workspace_id, position, hash, sealed_at, algorithm, key_id, signature)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            [
+                workspace_id,
+                head.position,
+                head.hash,
+                head.sealed_at,
+                envelope.algorithm,
+                envelope.key_id,
+                envelope.signature,
+            ],
+        )
+    return len(waiting)
+
+
+def _links(last: bytes, texts: Iterator[str]) -> Iterator[bytes]:
+    for text in texts:
+        last = sha256(last + text.encode()).digest()
+        yield last
+
+
+def _signed_end(workspace_id: uuid.UUID) -> tuple[int, bytes]:
+    """Position and hash of the last seal, which the newest head was signed for; a key revoked since will do here."""
+    seals = query(
+        "SELECT position, hash FROM pipelines_auditseal WHERE workspace_id = %s ORDER BY position DESC LIMIT 1",
+        [workspace_id],
+    )
+    head = newest_head(workspace_id)
+    if not seals and head is None:
+        return 0, GENESIS
+    if not seals or head is None or (seals[0][0], bytes(seals[0][1]).hex()) != (head.position, head.hash):
+        raise ChainBroken("the newest head is not that of the last seal")
+    if not _fits(head):
+        raise ChainBroken("the newest head was not signed with a key of this workspace")
+    position, last_hash = seals[0]
+    return position, bytes(last_hash)
+
+
+def _fits(head: Head) -> bool:
+    """Whether the head was signed by a key that the workspace has or had. Raises `keyring.Unavailable`."""
+    found = keyring.read(head.workspace_id).keys.get(head.envelope.key_id)
+    if found is None or head.envelope.algorithm != signing.ED25519:
+        return False
+    try:
+        found.key.verify(base64.b64decode(head.envelope.signature, validate=True), head.message)
+    except (InvalidSignature, binascii.Error, ValueError):
+        return False
+    return True
+
+
+# checking
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first thing that does not hold: where, which event as far as it is known, and what."""
+
+    what: str
+    position: int | None = None
+    event: uuid.UUID | None = None
+
+    def __str__(self) -> str:
+        place = "" if self.position is None else f"position {self.position}: "
+        return f"{place}{f'event {self.event} ' if self.event else ''}{self.what}"
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found: how many sealed events hold, how many wait to be sealed, and the first fault."""
+
+    checked: int = 0
+    waiting: int = 0
+    fault: Fault | None = None
+
+
+def verify(workspace_id: uuid.UUID, exported: Head | None = None) -> Report:
+    """Checks a workspace's whole chain: every event against its text, every hash, the signed end, an exported head."""
+    report = Report()
+    report.fault = _check(workspace_id, exported, report)
+    return report
+
+
+def _check(workspace_id: uuid.UUID, exported: Head | None, report: Report) -> Fault | None:
+    # One statement sees one moment, and what is sealed then, no later sealing changes.
+    end, head_position = query(
+        "SELECT coalesce(max(position), 0), (SELECT coalesce(max(position), 0) FROM pipelines_audithead"
+        " WHERE workspace_id = %(w)s) FROM pipelines_auditseal WHERE workspace_id = %(w)s",
+        {"w": workspace_id},
+    )[0]
+    return (
+        _check_events(workspace_id, end, report)
+        or _check_heads(workspace_id, end, head_position)
+        or _check_waiting(workspace_id, report)
+        or (_check_exported(exported, end) if exported else None)
+    )
+
+
+def _check_events(workspace_id: uuid.UUID, end: int, report: Report) -> Fault | None:
+    """Position by position: the seal is there and its event too, as it was written, and hashed after the one before."""
+    latest: datetime | None = None
+    for first in range(1, end + 1, CHECKED_AT_ONCE):
+        last = min(first + CHECKED_AT_ONCE - 1, end)
+        asked = {
+            "workspace": workspace_id,
+            "first": first,
+            "last": last,
+            "genesis": GENESIS,
+            "latest": latest,
+            "backdated": BACKDATED_SECONDS,
+        }
+        count, latest, wrong, event, what = planned(_JUDGED, asked)[0]
+        report.checked += count
+        if count < last - first + 1 and (gap := _first_gap(workspace_id, first, last)) < (wrong or last + 1):
+            return Fault("has no seal any more", gap)
+        if wrong is not None:
+            return Fault(what, wrong, event)
+    return None
+
+
+_JUDGED = """
+    WITH link AS (
+        SELECT s.position, s.event, s.hash, lag(s.hash, 1, %(genesis)s::bytea) OVER in_order AS hash_before,
+            e.id, e.at, e.canonical,
+            e.workspace_id <> s.workspace_id OR e.canonical <> recourse_audit_text(e) AS is_edited,
+            greatest(max(e.at) OVER (in_order ROWS UNBOUNDED PRECEDING), %(latest)s::timestamptz) AS latest
+        FROM pipelines_auditseal s LEFT JOIN pipelines_auditevent e ON e.id = s.event
+        WHERE s.workspace_id = %(workspace)s AND s.position BETWEEN %(first)s - 1 AND %(last)s
+        WINDOW in_order AS (ORDER BY s.position)
+    ), judged AS (
+        SELECT position, event, latest, CASE
+            WHEN id IS NULL THEN 'was deleted'
+            WHEN is_edited THEN 'was edited'
+            WHEN sha256(hash_before || convert_to(canonical, 'UTF8')) <> hash
+                THEN 'does not follow from the one before it: edited, exchanged or put in between'
+            WHEN at < latest - make_interval(secs => %(backdated)s) THEN 'was added later than it says'
+        END AS what
+        FROM link WHERE position >= %(first)s
+    )
+    SELECT count(*), max(latest), min(position) FILTER (WHERE what IS NOT NULL),
+        (array_agg(event ORDER BY position) FILTER (WHERE what IS NOT NULL))[1],
+        (array_agg(what ORDER BY position) FILTER (WHERE what IS NOT NULL))[1]
+    FROM judged
+"""
+
+
+def _first_gap(workspace_id: uuid.UUID, first: int, last: int) -> int:
+    rows = query(
+        "SELECT n FROM generate_series(%s::bigint, %s) n WHERE NOT EXISTS (SELECT FROM pipelines_auditseal"
+        " WHERE workspace_id = %s AND position = n) ORDER BY n LIMIT 1",
+        [first, last, workspace_id],
+    )
+    return int(rows[0][0])
+
+
+def _check_heads(workspace_id: uuid.UUID, end: int, head_position: int) -> Fault | None:
+    """The end is signed, with a key that is trusted now, and every older head is one of this chain."""
+    if head_position < end:
+        return Fault("has a seal that no signed head vouches for", head_position + 1)
+    if head_position > end:
+        return Fault(f"was cut off: a signed head says that there were {head_position}", end + 1)
+    wrong = query(
+        "SELECT h.position FROM pipelines_audithead h LEFT JOIN pipelines_auditseal s"
+        " ON s.workspace_id = h.workspace_id AND s.position = h.position WHERE h.workspace_id = %s"
+        " AND h.position <= %s AND h.hash IS DISTINCT FROM encode(s.hash, 'hex') ORDER BY h.position LIMIT 1",
+        [workspace_id, end],
+    )
+    if wrong:
+        return Fault("or one before it was rewritten: its head was signed for another hash", wrong[0][0])
+    heads = [
+        _head(workspace_id, row)
+        for row in query(
+            "SELECT position, hash, sealed_at, algorithm, key_id, signature FROM pipelines_audithead"
+            " WHERE workspace_id = %s AND position <= %s ORDER BY position",
+            [workspace_id, end],
+        )
+    ]
+    # the newest vouches for all before it; the others only tell where the fault begins
+    if not heads or signing.verify(workspace_id, heads[-1].envelope, heads[-1].message) is Verdict.VALID:
+        return None
+    verdicts = signing.verify_all((workspace_id, head.envelope, head.message) for head in heads)
+    trusted = [head.position for head, verdict in zip(heads, verdicts, strict=True) if verdict is Verdict.VALID]
+    revoked = verdicts[-1] is Verdict.REVOKED_KEY
+    why = "was signed with a key that was revoked" if revoked else "has no signature of this workspace"
+    return Fault(f"and what follows is not vouched for: the head at {end} {why}", max(trusted, default=0) + 1)
+
+
+def _check_waiting(workspace_id: uuid.UUID, report: Report) -> Fault | None:
+    """What waits to be sealed is as it was written, and there is no event that is neither sealed nor waiting."""
+    waiting, wrong, known, there = planned(
+        """
+        SELECT count(*), (array_agg(p.event ORDER BY p.event) FILTER (
+                WHERE e.id IS NULL OR e.workspace_id <> p.workspace OR e.canonical <> recourse_audit_text(e)))[1],
+            count(*) FILTER (WHERE NOT EXISTS (SELECT FROM pipelines_auditseal s WHERE s.event = p.event))
+                + (SELECT count(*) FROM pipelines_auditseal WHERE workspace_id = %(w)s),
+            (SELECT count(*) FROM pipelines_auditevent WHERE workspace_id = %(w)s)
+        FROM pipelines_auditpending p LEFT JOIN pipelines_auditevent e ON e.id = p.event WHERE p.workspace = %(w)s
+        """,
+        {"w": workspace_id},
+    )[0]
+    report.waiting = waiting
+    if wrong is not None:
+        return Fault("was edited or deleted before it was sealed", event=wrong)
+    if known == there:
+        return None
+    strays = planned(
+        "SELECT e.id FROM pipelines_auditevent e WHERE e.workspace_id = %s"
+        " AND NOT EXISTS (SELECT FROM pipelines_auditseal s WHERE s.event = e.id AND s.workspace_id = e.workspace_id)"
+        " AND NOT EXISTS (SELECT FROM pipelines_auditpending p WHERE p.event = e.id) ORDER BY e.at, e.id LIMIT 1",
+        [workspace_id],
+    )
+    return Fault("was put in: it is neither sealed nor waits for it", event=strays[0][0]) if strays else None
+
+
+def _check_exported(exported: Head, end: int) -> Fault | None:
+    """The exported head was signed here and its position still has its hash."""
+    verdict = signing.verify(exported.workspace_id, exported.envelope, exported.message)
+    if verdict is Verdict.INVALID:
+        return Fault("the exported head was changed, or not signed by this workspace")
+    if verdict is Verdict.REVOKED_KEY:
+        return Fault("the exported head was signed with a key that was revoked; export a new one")
+    if end < exported.position:
+        return Fault(f"was cut off: the exported head says that there were {exported.position}", end + 1)
+    rows = query(
+        "SELECT event, encode(hash, 'hex') FROM pipelines_auditseal WHERE workspace_id = %s AND position = %s",
+        [exported.workspace_id, exported.position],
+    )
+    event, found = rows[0]
+    if found != exported.hash:
+        return Fault("or one before it is not what it was when the head was exported", exported.position, event)
+    return None
+
+
+def _head(workspace_id: uuid.UUID, row: tuple[Any, ...]) -> Head:
+    position, digest, sealed_at, *envelope = row
+    return Head(workspace_id, position, digest, sealed_at, Envelope(*envelope))
