@@ -27,7 +27,7 @@ from pipelines.list_filters import (
     ReleaseFilter,
     WorkerFilter,
 )
-from pipelines.models import Application, Environment, Pipeline, Policy, Release
+from pipelines.models import Application, AuditHead, Environment, Pipeline, Policy, Release
 from pipelines.paging import page_of, read_cut
 from pipelines.sql import database_now
 
@@ -336,6 +336,18 @@ class AuditEvents(OperationsEndpoint):
         return page_answer(call.request, page, [wire.audit_event_view(one) for one in page.rows])
 
 
+class AuditHeads(OperationsEndpoint):
+    """The signed ends of the workspace's audit chain, newest first; one kept elsewhere proves what there was (F147)."""
+
+    access = {"GET": VIEW}
+
+    @extend_schema(parameters=list_parameters(), responses=wire.listed(wire.AuditHeadView))
+    def get(self, call: Call) -> HttpResponse:
+        rows = AuditHead.objects.filter(workspace_id=call.actor.workspace_id)
+        page = page_of(rows, read_cut(call.params, (_number,)), ("id",))
+        return page_answer(call.request, page, [wire.audit_head_view(one) for one in page.rows])
+
+
 class Workers(OperationsEndpoint):
     """The sessions of the workspace's workers, newest first, and whether each was heard of lately."""
 
@@ -370,6 +382,7 @@ urlpatterns = [
     path("policies", Policies.as_view()),
     path("policies/<str:policy_id>", OnePolicy.as_view()),
     path("audit-events", AuditEvents.as_view()),
+    path("audit-heads", AuditHeads.as_view()),
     path("workers", Workers.as_view()),
 ]
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from pipelines import audit_chain
 from pipelines.api.operations_endpoint import PlannedVerb
 from pipelines.api.serializers import HANDLER, NAME, TEN_YEARS, Options
 from pipelines.api.shapes import (
@@ -36,6 +37,7 @@ from pipelines.models import (
     Application,
     Attempt,
     AuditEvent,
+    AuditHead,
     DeadLetter,
     EffectMode,
     Environment,
@@ -736,6 +738,22 @@ def audit_event_view(event: AuditEvent) -> dict[str, Any]:
         "at": time(event.at),
         "action": event.action,
         "outcome": event.outcome,
+class AuditHeadView(Shape):
+    id = Text()
+    kind = OneOf(["recourse.audit_head"])
+    workspace_id = Identifier()
+    position = Whole(min_value=1, max_value=2**63 - 1)
+    hash = Text()
+    sealed_at = Moment()
+    algorithm = Text()
+    key_id = Text()
+    signature = Text()
+
+
+def audit_head_view(head: AuditHead) -> dict[str, Any]:
+    return {"id": str(head.id), **audit_chain.head_of(head).document()}
+
+
         "code": event.code or None,
         "actor": event.actor,
         "channel": event.channel,

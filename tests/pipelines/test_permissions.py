@@ -64,6 +64,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "operations"): VIEWERS,
     ("GET", "dead-letters"): VIEWERS,
     ("POST", "dead-letters/<str:letter_id>/acknowledge"): OPERATORS,
+    ("GET", "audit-heads"): VIEWERS,
     ("POST", "dead-letters/<str:letter_id>/redrive"): OPERATORS,
     ("POST", "dead-letters/<str:letter_id>/discard"): OPERATORS,
 }
