@@ -38,7 +38,16 @@ from pipelines.models import (
 from pipelines.paging import Cut, Page, page
 from pipelines.retries import PolicyFact, Target, targets
 from pipelines.sql import database_now, planned
-from pipelines.states import ACTIVE_ATTEMPT, CLAIMABLE_STAGE, OPEN_EFFECT, GateState, SessionState, StageState
+from pipelines.states import (
+    ACTIVE_ATTEMPT,
+    CLAIMABLE_STAGE,
+    OPEN_EFFECT,
+    AttemptState,
+    GateState,
+    RunStatus,
+    SessionState,
+    StageState,
+)
 
 FACET_CAP = 1_000
 REMEMBERED_SECONDS = 3_600  # a worker that fell silent longer ago explains nothing
@@ -204,6 +213,13 @@ def blockers(run: Run) -> list[Blocker]:
     """Why the run does not move: what each unfinished stage waits for, and until when."""
     found = stages(run)
     return find_blockers(run, found, _around(run, found)) + others(run)
+
+
+def draining(run: Run) -> int:
+    """How many attempts of a run that is pausing still run; 0 of any other."""
+    if run.status != RunStatus.PAUSING:
+        return 0
+    return Attempt.objects.filter(stage__run=run, state=AttemptState.RUNNING).count()
 
 
 def _around(run: Run, found: Sequence[Stage]) -> Surroundings:

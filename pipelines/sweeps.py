@@ -33,6 +33,7 @@ def sweep() -> dict[str, int]:
         "undelivered": return_undelivered(),
         "timeouts": time_out_attempts(),
         "gates": expire_gates(),
+        "pauses": end_pauses(),
         "stuck": move_on_stuck_runs(),
     }
 
@@ -112,6 +113,28 @@ def enforce_deadlines(limit: int = BATCH) -> int:
     return _walk(
         "SELECT id, id, deadline_at FROM pipelines_run WHERE status NOT IN ('completed', 'failed', 'cancelled')"
         " AND deadline_at <= recourse_now() AND (deadline_at, id) > (%s, %s) ORDER BY deadline_at, id LIMIT %s",
+        step,
+        limit,
+    )
+
+
+def end_pauses(limit: int = BATCH) -> int:
+    """Runs paused until a time that has come → what their stages imply. Only the pause that named the time is ended:
+    a resume clears it, and another pause has its own or none."""
+
+    def step(moves: Moves, run_ids: Sequence[uuid.UUID]) -> int:
+        due = [run for run in moves.runs.values() if run.paused and run.paused_until and run.paused_until <= moves.now]
+        for run in due:
+            until = run.paused_until.isoformat() if run.paused_until else None
+            moves.resume(run)
+            moves.event(
+                "run.resume", run.id, reason="the time until which it was paused has come", data={"until": until}
+            )
+        return len(due)
+
+    return _walk(
+        "SELECT id, id, paused_until FROM pipelines_run WHERE status NOT IN ('completed', 'failed', 'cancelled')"
+        " AND paused_until <= recourse_now() AND (paused_until, id) > (%s, %s) ORDER BY paused_until, id LIMIT %s",
         step,
         limit,
     )

@@ -65,7 +65,7 @@ class Execution(OperationsEndpoint):
 
     @extend_schema(responses=wire.ExecutionView)
     def get(self, call: Call) -> HttpResponse:
-        return answer(wire.execution_view(call.target))
+        return answer(wire.execution_view(call.target, queries.draining(call.target)))
 
 
 class Stages(OperationsEndpoint):

@@ -210,6 +210,7 @@ class ExecutionItem(Shape):
     status = OneOf(RunStatus.values)
     is_terminal = Flag()
     pause_reason = Text(allow_null=True)
+    paused_until = Moment(allow_null=True)
     workspace_id = Identifier()
     application_id = Identifier()
     application = Text()
@@ -239,6 +240,9 @@ class ContextItemView(WordView):
 
 
 class ExecutionView(ExecutionItem):
+    """`draining`: attempts that still run in a run that is pausing; it is paused when there is none."""
+
+    draining = Whole(min_value=0, max_value=HUGE)
     inputs = AnyJson(allow_null=True)
     context_items = ListOf(child=ContextItemView())
     keywords = ListOf(child=WordView())
@@ -254,6 +258,7 @@ def execution_item(run: Run) -> dict[str, Any]:
         "status": run.status,
         "is_terminal": run.status in ("completed", "failed", "cancelled"),
         "pause_reason": run.pause_reason or None,
+        "paused_until": time(run.paused_until),
         "workspace_id": str(run.workspace_id),
         "application_id": str(run.application_id),
         "application": run.application.name,
@@ -286,7 +291,7 @@ def listed_execution(run: Run, progress: Progress) -> dict[str, Any]:
     return {**execution_item(run), "progress": told}
 
 
-def execution_view(run: Run) -> dict[str, Any]:
+def execution_view(run: Run, draining: int) -> dict[str, Any]:
     items = [
         {
             "key": item.key,
@@ -297,6 +302,7 @@ def execution_view(run: Run) -> dict[str, Any]:
     ]
     return {
         **execution_item(run),
+        "draining": draining,
         "inputs": _inputs(run),
         "context_items": items,
         "keywords": run.keywords,
