@@ -19,8 +19,9 @@ from recourse.repeating import Unavailable
 from pipelines import intents
 from pipelines.effects import Told
 from pipelines.errors import Refusal
+from pipelines.handler_checkpoints import leave_checkpoint
 from pipelines.leases import Holder
-from pipelines.wire import effects_body
+from pipelines.wire import effects_body, left_body
 
 Answer = Mapping[str, Any]
 T = TypeVar("T")
@@ -74,6 +75,13 @@ def _tell_effects(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
     return effects_body(_found(noted))
 
 
+def _leave_checkpoint(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
+    from pipelines.api.serializers import Leaving, left_behind
+
+    said = Leaving.clean(body)
+    return left_body(_found(leave_checkpoint(holder, stage_id, said["execution_id"], left_behind(said))))
+
+
 def _found(noted: T | None) -> T:
     if noted is None:
         raise Refusal("not_found", "there is no such attempt of that stage")
@@ -82,4 +90,5 @@ def _found(noted: T | None) -> T:
 
 WRITERS: dict[Stored, Callable[[Holder, uuid.UUID, Answer], Answer]] = {
     "effects": _tell_effects,
+    "checkpoints": _leave_checkpoint,
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from pipelines.checkpoints import Written
 from pipelines.context import REDACTED
 from pipelines.intents import Answer
 from pipelines.jobs import Job, Lease
@@ -141,6 +142,11 @@ def _effect_body(noted: Answer) -> dict[str, Any]:
         attempt, state, external_ref = noted.earlier.attempt, noted.earlier.state, noted.earlier.external_ref
         told["earlier"] = {"attempt": attempt, "state": state, "externalRef": external_ref}
     return told
+
+
+def left_body(written: Written) -> dict[str, Any]:
+    """The answer about a checkpoint that a handler left."""
+    return {"checkpointId": str(written.checkpoint_id), "sequence": written.sequence}
 
 
 def lease_body(lease: Lease) -> dict[str, Any]:

@@ -56,7 +56,7 @@ from pipelines.keys import KeyHolder
 from pipelines.postures import Left
 from pipelines.results import Receipt, Result
 from pipelines.wake import Queue
-from pipelines.wire import effects_body, job_body, lease_body
+from pipelines.wire import effects_body, job_body, lease_body, left_body
 
 STALE = "this session does not hold the lease of that attempt; the result is kept as late evidence and moves nothing"
 
@@ -246,7 +246,7 @@ class LeaveCheckpoint(WorkerEndpoint):
         written = leave_checkpoint(caller.holder, stage_id, body["execution_id"], left_behind(body))
         if written is None:
             raise not_found()
-        return answer({"checkpointId": str(written.checkpoint_id), "sequence": written.sequence}, 201)
+        return answer(left_body(written), 201)
 
 
 class Acknowledge(WorkerEndpoint):

@@ -18,10 +18,10 @@ from pipelines import executor as module
 from pipelines import leases, sweeps
 from pipelines.executor import Executor, Scope
 from pipelines.ids import new_id
-from pipelines.models import Attempt, ContextItem, LateEvidence, Run, Stage, WorkerSession
+from pipelines.models import Attempt, ContextItem, Effect, LateEvidence, Run, Stage, WorkerSession
 from pipelines.transitions import cancel_run
 from pipelines.wake import Queue
-from recovery.transitions import pause_run
+from recovery.transitions import pause_run, resume_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
@@ -557,3 +557,165 @@ def test_a_failed_attempt_is_taken_up_again_when_due(
         assert made.drain(threading.Event()) == 1
     assert status(run) == "completed"
     assert len(set(keys)) == 1
+
+
+def effects_of(run: Run, name: str) -> list[tuple[int, str, str]]:
+    """(attempt, step, state) of the effects of a stage, in order."""
+    numbers = dict(Attempt.objects.filter(stage__run=run).values_list("id", "number"))
+    rows = Effect.objects.filter(stage=stage(run, name)).order_by("declared_at", "id")
+    return [(numbers[one.attempt], one.step_id, one.state) for one in rows]
+
+
+def test_effects_of_plain_and_async_handlers_are_durable_before_they_act(
+    registry: Registry, make: Callable[..., Executor], start_run: StartRun, elsewhere: ThreadPoolExecutor
+) -> None:
+    """O42, R5: many handlers at once, all through the one connection of the draining thread."""
+    seen: list[str] = []
+
+    def state_of(key: str) -> str:
+        try:
+            return Effect.objects.get(key=key).state
+        finally:
+            connection.close()
+
+    @registry.handler("First")
+    def first(context: StageContext) -> None:
+        with context.effect("external_http", step="charge", request={"n": 1}) as effect:
+            seen.append(state_of(effect.key))
+            effect.external_ref = "ch_1"
+
+    @registry.handler("Second")
+    async def second(context: StageContext) -> None:
+        async with context.effect("tool_side_effect", step="send") as effect:
+            seen.append(await asyncio.to_thread(state_of, effect.key))
+
+    external = {"effect_mode": "external", "effect_protocol": "intent"}
+    runs = [
+        start_run({"name": "a", "handler": "First", **external}, {"name": "b", "handler": "Second", **external})
+        for _ in range(5)
+    ]
+    assert elsewhere.submit(drain, make()).result(PATIENCE_SECONDS) == 10
+    assert seen == ["declared"] * 10
+    assert {status(run) for run in runs} == {"completed"}
+    for run in runs:
+        assert effects_of(run, "a") == [(1, "charge", "committed")]
+        assert effects_of(run, "b") == [(1, "send", "committed")]
+    assert set(Effect.objects.filter(step_id="charge").values_list("external_ref", flat=True)) == {"ch_1"}
+    assert_invariants()
+
+
+def test_an_outage_around_the_act_loses_neither_intent_nor_outcome(
+    registry: Registry, make: Callable[..., Executor], start_run: StartRun, elsewhere: ThreadPoolExecutor
+) -> None:
+    """R5, F16: the database goes away before the intent and before the outcome; the act happens once."""
+    acted: list[int] = []
+
+    @registry.handler("Handler")
+    def work(context: StageContext) -> None:
+        end_all_connections()
+        with context.effect("external_http", step="charge"):
+            acted.append(context.attempt)
+            end_all_connections()
+
+    run = start_run({"name": "first", "effect_mode": "external", "effect_protocol": "intent"})
+    made = make()
+    connection.close()
+    assert elsewhere.submit(drain, made).result(PATIENCE_SECONDS) == 1
+    assert (status(run), acted) == ("completed", [1])
+    assert effects_of(run, "first") == [(1, "charge", "committed")]
+    assert_invariants()
+
+
+def test_an_act_with_an_unknown_outcome_stops_for_a_person(
+    registry: Registry, make: Callable[..., Executor], start_run: StartRun
+) -> None:
+    """R4, R5: a time-out after sending is in doubt, one before sending is an ordinary failure."""
+
+    @registry.handler("Sent")
+    def sent(context: StageContext) -> None:
+        with context.effect("external_http", step="charge"):
+            raise TimeoutError
+
+    @registry.handler("Unsent")
+    def unsent(context: StageContext) -> None:
+        with context.effect("external_http", step="charge"):
+            raise ConnectionRefusedError
+
+    external = {"effect_mode": "external", "effect_protocol": "intent"}
+    after = start_run({"name": "first", "handler": "Sent", **external})
+    before = start_run({"name": "first", "handler": "Unsent", **external})
+    assert make().drain(threading.Event()) == 2
+    assert (states(after), effects_of(after, "first")) == (
+        {"first": "needs_reconciliation"},
+        [(1, "charge", "unknown")],
+    )
+    assert (states(before), effects_of(before, "first")) == ({"first": "failed"}, [(1, "charge", "absent")])
+    assert_invariants()
+
+
+def test_a_lost_attempt_may_not_act(
+    registry: Registry,
+    make: Callable[..., Executor],
+    start_run: StartRun,
+    clock: Clock,
+    elsewhere: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P58: the intent is refused before anybody has told the handler."""
+    monkeypatch.setattr(module, "RENEW_SECONDS", 60)
+    begun, go = threading.Event(), threading.Event()
+    acted: list[int] = []
+
+    @registry.handler("Handler")
+    def work(context: StageContext) -> None:
+        begun.set()
+        assert go.wait(PATIENCE_SECONDS)
+        with context.effect("external_http", step="charge"):
+            acted.append(context.attempt)
+
+    run = start_run({"name": "first", "effect_mode": "external"})
+    draining = elsewhere.submit(drain, make())
+    assert begun.wait(PATIENCE_SECONDS)
+    clock.advance(60)
+    assert sweeps.expire_leases() == 1
+    go.set()
+    draining.result(PATIENCE_SECONDS)
+    assert (acted, effects_of(run, "first")) == ([], [])
+    assert states(run) == {"first": "needs_reconciliation"}
+    assert_invariants()
+
+
+def test_a_pause_takes_the_stage_back_at_a_checkpoint_and_it_goes_on_from_there(
+    registry: Registry,
+    make: Callable[..., Executor],
+    start_run: StartRun,
+    people: dict[str, Person],
+    elsewhere: ThreadPoolExecutor,
+) -> None:
+    """O8, F61: released with its state, nothing counted; the next attempt begins with it."""
+    begun = threading.Event()
+    rows: list[tuple[int, int]] = []
+
+    @registry.handler("Handler")
+    def work(context: StageContext) -> Any:
+        for row in range((context.restored or {"next": 0})["next"], 3):
+            rows.append((context.attempt, row))
+            if context.attempt == 1:
+                begun.set()
+                until(lambda: context.pause_requested)
+            context.checkpoint({"next": row + 1})
+        return context.restored
+
+    run = start_run("first")
+    made = make()
+    draining = elsewhere.submit(drain, made)
+    assert begun.wait(PATIENCE_SECONDS)
+    pause_run(run.id, actor=people["operator"].actor)
+    draining.result(PATIENCE_SECONDS)
+    assert (status(run), attempts(run, "first")) == ("paused", ["released"])
+    resume_run(run.id, actor=people["operator"].actor)
+    assert elsewhere.submit(drain, made).result(PATIENCE_SECONDS) == 1
+    assert rows == [(1, 0), (2, 1), (2, 2)]
+    assert (status(run), output(run, "first")) == ("completed", '{"next":3}')
+    assert stage(run, "first").recovery_count == 0
+    assert_invariants()
