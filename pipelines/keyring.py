@@ -196,7 +196,9 @@ def prepare(workspace_id: uuid.UUID) -> None:
 
 
 def forget_all() -> None:
-    """Drops what this process knows of keys and faults."""
+    """Drops what this process knows of keys and faults, and what its transaction here has read."""
+    for held in _waiting_for_commit():
+        held.until = 0.0
     _held.clear()
     _faults.clear()
 
@@ -248,10 +250,12 @@ def _read_in_this_transaction(workspace_id: uuid.UUID) -> _Held | None:
     """What waits for the commit is forgotten with its transaction or savepoint, as is what that wrote: it may be used
     until then."""
     now = monotonic()
-    for _, held, *_ in reversed(connection.run_on_commit):
-        if isinstance(held, _Held) and held.workspace_id == workspace_id and held.until > now:
-            return held
-    return None
+    found = (held for held in _waiting_for_commit() if held.workspace_id == workspace_id and held.until > now)
+    return next(found, None)
+
+
+def _waiting_for_commit() -> list[_Held]:
+    return [held for _, held, *_ in connection.run_on_commit if isinstance(held, _Held)]
 
 
 def _made(none_yet: Keyring) -> Keyring:
@@ -278,8 +282,8 @@ def _forget(workspace_id: uuid.UUID) -> None:
         _faults.pop(workspace_id, None)
 
     drop()
-    for _, held, *_ in connection.run_on_commit:
-        if isinstance(held, _Held) and held.workspace_id == workspace_id:
+    for held in _waiting_for_commit():
+        if held.workspace_id == workspace_id:
             held.until = 0.0
     transaction.on_commit(drop)
 

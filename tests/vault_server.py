@@ -223,6 +223,7 @@ def make_certificate(folder: Path) -> Certificate:
 def _handler_of(vault: Vault) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one packet for an answer
 
         def _serve(self) -> None:
             address = urlsplit(self.path)
