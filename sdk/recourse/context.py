@@ -196,7 +196,7 @@ class StageContext:
 
     def checkpoint(self, state: Any, posture: Mapping[str, Any] | None = None) -> Checkpoint:
         """Stores the handler's state (JSON but null, at most 256 KiB) durably; the next attempt has it as `restored`.
-        `posture` declares effects with it, in the words of `recovery_posture`.
+        `posture` tells of effects with it: `{"sideEffects": [...], "committedSideEffects": [...]}`.
 
         Where the run is pausing or the worker ends, it then raises `Release`: the stage is given back, nothing is
         counted. Raises `Stopped` when the attempt is not ours any more, ValueError for a state that is too large or no

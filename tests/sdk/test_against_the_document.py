@@ -8,19 +8,22 @@ import uuid
 from typing import Any
 
 import pytest
-from recourse import Job, Registry, execution
-from recourse.calls import Call, Executions, Runs, Stages
+from recourse import Job, Registry, StageContext, execution
+from recourse.calls import Call, Executions, Operations, Runs, Stages
+from recourse.links import Recorder
 
 from config.openapi import application_schema, operations_schema
+from pipelines.api.serializers import EffectsTold, Leaving
 
-ANSWERS = {"approved": True, "output": {"a": 1}, "acknowledge_effects": True, "limits": None, "dry_run": False}
-LATER = {"limits", "plan_digest"}  # named by the contract, refused by this version
+TRUE = {"approved", "acknowledge_effects", "sealed", "clean", "freeze_release"}
+ANSWERS = dict.fromkeys(TRUE, True) | {"output": {"a": 1}, "summary": {"a": 1}, "evidence": {}, "dry_run": False}
+LATER = {"limits"}  # named by the contract, refused by this version
 
 
 def calls() -> list[Call]:
     """Every call that a client has, with everything said that may be said."""
     made: list[Call] = []
-    for group in (Runs(made.append), Stages(made.append), Executions(made.append)):
+    for group in (Runs(made.append), Stages(made.append), Executions(made.append), Operations(made.append)):
         for name, method in inspect.getmembers(group, inspect.ismethod):
             if not name.startswith("_"):
                 method(**{one: said(one) for one in inspect.signature(method).parameters if one not in LATER})
@@ -58,7 +61,7 @@ def names_of_body(operation: dict[str, Any]) -> set[str]:
 
 def test_every_call_of_the_clients_is_in_the_documents_with_its_fields() -> None:
     made = calls()
-    assert len(made) >= 12
+    assert len(made) >= 23
     for call in made:
         operation = described(call.method, call.path)
         if call.body:
@@ -74,6 +77,8 @@ def test_every_call_of_the_clients_is_in_the_documents_with_its_fields() -> None
         "leases/renew",
         "results",
         f"stages/{uuid.UUID(int=1)}/release",
+        f"stages/{uuid.UUID(int=1)}/effects",
+        f"stages/{uuid.UUID(int=1)}/checkpoints",
         f"stages/{uuid.UUID(int=1)}/progress",
         f"stages/{uuid.UUID(int=1)}/logs",
     ],
@@ -96,6 +101,20 @@ def test_what_a_worker_reports_of_an_attempt_has_the_documents_names() -> None:
     names = names_of_body(described("POST", f"stages/{ids['stageId']}/result"))
     assert set(report.body) - {"stageId"} <= names
     assert {"errorCode", "traceback", "contextItems", "logs"} <= set(report.body)
+
+
+def test_what_a_handler_tells_of_its_effects_and_state_has_the_documents_names() -> None:
+    ids = {"stageId": str(uuid.UUID(int=1)), "executionId": str(uuid.UUID(int=2)), "attempt": 1, "idempotencyKey": "k"}
+    ctx = StageContext(Job({**ids, "stageHandlerName": "H"}))
+    with ctx.effect("external_http", step="charge", request="body") as effect:
+        effect.external_ref, effect.detail = "ref", {"a": 1}
+    ctx.checkpoint({"a": 1}, posture={"sideEffects": []})
+    assert isinstance(ctx.link, Recorder)
+    for what, body in ctx.link.written:
+        assert set(body) <= names_of_body(described("POST", f"stages/{ids['stageId']}/{what}"))
+    _, settled, left = (body for _, body in ctx.link.written)
+    assert EffectsTold.clean(settled)["effects"][0]["external_ref"] == "ref"
+    assert Leaving.clean(left)["state"] == {"a": 1}
 
 
 def test_a_call_that_no_document_has_would_be_found_out() -> None:
