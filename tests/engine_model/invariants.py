@@ -88,6 +88,33 @@ INVARIANTS: dict[str, str] = {
             OR (g.state <> 'open' AND 1 <> (SELECT count(*) FROM pipelines_event e WHERE e.run_id = g.run_id
                 AND e.to_state = g.state AND e.data ->> 'gate' = g.id::text))
     """,
+    "I5 an effect is where its last event took it, and its events are a chain": """
+        SELECT * FROM (
+            SELECT f.id, f.state, e.kind, e.from_state, e.to_state,
+                lag(e.to_state, 1, '') OVER (PARTITION BY f.id ORDER BY e.id) AS before,
+                lead(e.id) OVER (PARTITION BY f.id ORDER BY e.id) IS NULL AS is_last
+            FROM pipelines_effect f LEFT JOIN pipelines_event e
+                ON e.run_id = f.run_id AND e.kind LIKE 'effect.%%' AND e.data ->> 'effect' = f.id::text
+        ) told WHERE before IS DISTINCT FROM from_state OR (is_last AND to_state <> state)
+    """,
+    "an effect is only declared while its attempt runs": """
+        SELECT f.id, a.state FROM pipelines_effect f JOIN pipelines_attempt a ON a.id = f.attempt
+        WHERE f.state = 'declared' AND a.state <> 'running'
+    """,
+    "R4 a stage that acts outside is never tried again by itself while an effect of it is, or may be, open": """
+        SELECT f.id, f.state, e.kind FROM pipelines_effect f JOIN pipelines_stage s ON s.id = f.stage_id
+        JOIN pipelines_event e ON e.run_id = f.run_id AND e.attempt = f.attempt AND e.data ? 'is'
+        WHERE s.effect_mode = 'external' AND f.effect_class <> 'internal_state'
+            AND e.to_state IN ('ready', 'retry_scheduled')
+            AND (f.state NOT IN ('committed', 'absent') OR e.data ->> 'is' IN ('lost', 'timed_out'))
+    """,
+    "R4 without the intent protocol, or with an intent, a lost attempt of a stage that acts outside is a question": """
+        SELECT a.id, e.kind FROM pipelines_attempt a JOIN pipelines_stage s ON s.id = a.stage_id
+        JOIN pipelines_event e ON e.run_id = a.run_id AND e.attempt = a.id AND e.data ? 'is'
+        WHERE s.effect_mode = 'external' AND a.state IN ('lost', 'timed_out')
+            AND (s.effect_protocol <> 'intent' OR EXISTS (SELECT FROM pipelines_effect f WHERE f.attempt = a.id
+                AND f.effect_class <> 'internal_state')) <> (e.to_state = 'needs_reconciliation')
+    """,
     "I8 nothing leaves cancelled or deadline_exceeded": """
         SELECT e.run_id FROM pipelines_event e
         WHERE e.kind LIKE 'run.%%' AND e.from_state = 'cancelled'

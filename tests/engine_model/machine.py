@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from approvals.transitions import decide_gate
-from pipelines import leases, results, sweeps
+from pipelines import intents, leases, results, sweeps
 from pipelines.access import Actor
+from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.jobs import Job
-from pipelines.models import Run, Stage
+from pipelines.models import Effect, Run, Stage
 from pipelines.sql import query
 from pipelines.transitions import cancel_run
+from recovery.reconciliation import Finding, reconcile_effect, reconcile_stage
 from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand
 from tests.clock import Clock
@@ -28,6 +30,7 @@ from tests.engine_model.invariants import assert_invariants
 # One tick of the oracle. Far longer than an example takes, so that real time passing moves nothing over a limit.
 TICK_SECONDS = 1000
 MOST_RUNS = 3
+NAMES = [*oracle.OUTSIDE, "inside"]  # of effects, and their keys
 
 Pick = tuple[int, int]  # which run and which stage, modulo how many there are
 
@@ -45,7 +48,8 @@ def runs(draw: st.DrawFn) -> oracle.Run:
                 name=f"stage {position}",
                 needs=sorted(draw(earlier)),
                 bypass=draw(st.booleans()),
-                mode=draw(st.sampled_from(["none", "idempotent", "external"])),
+                mode=draw(st.sampled_from(["none", "idempotent", "external", "external"])),
+                protocol=draw(st.sampled_from(["none", "intent"])),
                 gated=draw(st.sampled_from([None, "before", "after"])),
                 gate_ticks=draw(ticks),
                 max_retries=draw(st.integers(0, 2)),
@@ -66,6 +70,7 @@ class EngineMachine(RuleBasedStateMachine):
     start_run: Any
     hands: list[Hand]
     operator: Actor
+    approver: Actor
     application: Actor
     clock: Clock
     check_every = 1
@@ -154,6 +159,37 @@ class EngineMachine(RuleBasedStateMachine):
         running = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.state == "running"]
         for run, stage in running[:1]:
             self._report(run, stage, stage.current(), stage.current().session, how, "FOO")
+
+    @rule(
+        pick=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)),
+        session=st.integers(0, 1),
+        name=st.sampled_from(NAMES),
+        state=st.sampled_from(["declared", "committed", "absent", "unknown"]),
+    )
+    def tell(self, pick: tuple[int, int, int], session: int, name: str, state: str) -> None:
+        """Mostly of an attempt that may not tell any more."""
+        for run, stage, attempt in self._attempt(pick):
+            self._tell(run, stage, attempt, session, name, state)
+
+    @rule(
+        pick=st.integers(0, 9),
+        name=st.sampled_from(NAMES),
+        state=st.sampled_from(["declared", "declared", "committed", "absent", "unknown"]),
+    )
+    def tell_by_its_holder(self, pick: int, name: str, state: str) -> None:
+        running = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.state == "running"]
+        if running:
+            run, stage = running[pick % len(running)]
+            self._tell(run, stage, stage.current(), stage.current().session, name, state)
+
+    def _tell(
+        self, run: oracle.Run, stage: oracle.Stage, attempt: oracle.Attempt, session: int, name: str, state: str
+    ) -> None:
+        told = Told("external_http" if name in oracle.OUTSIDE else "internal_state", state, key=name)
+        with self._refused(self.oracle.tell(run, stage, attempt, session, name, state)):
+            intents.tell_effects(
+                self.hands[session].holder, self._stage_id(stage), self.attempt_ids[id(attempt)], [told]
+            )
 
     @rule(session=st.integers(0, 1), how=st.sampled_from(["succeeded", "succeeded", "failed"]))
     def work(self, session: int, how: str) -> None:
@@ -286,6 +322,32 @@ class EngineMachine(RuleBasedStateMachine):
                     with self._refused(self.oracle.decide(run, stage, approved=True, reason="")):
                         decide_gate(self._stage_id(stage), actor=self.application, approved=True)
 
+    @rule(
+        pick=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+        outcome=st.sampled_from(["committed", "absent", "absent", "contradicted"]),
+    )
+    def reconcile(self, pick: Pick, outcome: str) -> None:
+        doubtful = [(run, one) for run in self.oracle.runs for one in run.stages if one.state == "needs_reconciliation"]
+        run, stage = doubtful[0] if doubtful and pick[0] % 2 else self._stage(pick)
+        finding = Finding(outcome, "looked", output="", has_output=True)
+        with self._refused(self.oracle.reconcile(run, stage, outcome)):
+            reconcile_stage(Stage.objects.get(id=self._stage_id(stage)), finding, actor=self.approver)
+
+    @rule(pick=st.integers(0, 9), outcome=st.sampled_from(["committed", "absent", "contradicted"]))
+    def reconcile_effect(self, pick: int, outcome: str) -> None:
+        told = [
+            (index, attempt, name)
+            for index, run in enumerate(self.oracle.runs)
+            for stage in run.stages
+            for attempt in stage.attempts
+            for name in attempt.effects
+        ]
+        if told:
+            index, attempt, name = told[pick % len(told)]
+            effect = Effect.objects.get(attempt=self.attempt_ids[id(attempt)], key=name)
+            with self._refused(self.oracle.reconcile_effect(attempt, name, outcome)):
+                reconcile_effect(self.run_ids[index], effect.id, Finding(outcome, "looked"), actor=self.approver)
+
     # after every step
 
     @invariant()
@@ -358,14 +420,27 @@ class EngineMachine(RuleBasedStateMachine):
                 (SELECT array_agg(a.state::text ORDER BY a.number) FROM pipelines_attempt a WHERE a.stage_id = s.id),
                 (SELECT array_agg(g.moment || ' ' || g.state ORDER BY g.opened_at, g.id) FROM pipelines_gate g
                  WHERE g.stage_id = s.id),
-                EXISTS (SELECT FROM pipelines_deadletter d WHERE d.stage_id = s.id AND d.state = 'open')
+                EXISTS (SELECT FROM pipelines_deadletter d WHERE d.stage_id = s.id AND d.state = 'open'),
+                (SELECT array_agg(a.number || ' ' || e.key || ' ' || e.state) FROM pipelines_effect e
+                 JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.stage_id = s.id)
             FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id WHERE r.id = ANY(%s)
             """,
             [self.run_ids],
         )
         order = {run_id: index for index, run_id in enumerate(self.run_ids)}
         return sorted(
-            (order[row[0]], row[3], row[1], row[2], *row[4:9], row[9] or [], row[10] or [], row[11]) for row in rows
+            (
+                order[row[0]],
+                row[3],
+                row[1],
+                row[2],
+                *row[4:9],
+                row[9] or [],
+                row[10] or [],
+                row[11],
+                sorted(row[12] or []),
+            )
+            for row in rows
         )
 
     def _oracle_says(self) -> list[Any]:
@@ -383,6 +458,11 @@ class EngineMachine(RuleBasedStateMachine):
                 [attempt.state for attempt in stage.attempts],
                 [f"{gate.moment} {gate.state}" for gate in stage.gates],
                 stage.dead,
+                sorted(
+                    f"{attempt.number} {name} {state}"
+                    for attempt in stage.attempts
+                    for name, state in attempt.effects.items()
+                ),
             )
             for index, run in enumerate(self.oracle.runs)
             for position, stage in enumerate(run.stages)
@@ -406,6 +486,7 @@ def declared(run: oracle.Run, stage: oracle.Stage) -> dict[str, Any]:
         "depends_on": [run.stages[position].name for position in stage.needs] or None,
         "run_next_if_failed": stage.bypass,
         "effect_mode": stage.mode,
+        "effect_protocol": stage.protocol,
         "approval": approval,
         "options": options,
     }

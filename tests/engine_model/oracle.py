@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 LEASE, VISIBILITY = 2, 1  # ticks
 TERMINAL_CODES = ("VALIDATION_ERROR",)
 ENDED = ("completed", "failed", "skipped", "cancelled")
+OUTSIDE = ("first", "second")  # names of effects; any other is within the run's own state
+OPEN, COMMITTED = ("declared", "unknown"), ("committed", "reconciled_committed")
+SETTLED = {"committed": "reconciled_committed", "absent": "reconciled_absent", "contradicted": "contradicted"}
 
 
 @dataclass
@@ -22,6 +25,20 @@ class Attempt:
     expires: int
     times_out: int | None = None
     told: object = None  # the result that ended it
+    effects: dict[str, str] = field(default_factory=dict)  # state by name
+
+    @property
+    def outside(self) -> list[str]:
+        return [state for name, state in self.effects.items() if name in OUTSIDE]
+
+    @property
+    def is_open(self) -> bool:
+        return any(state in OPEN for state in self.outside)
+
+    def end(self, state: str) -> None:
+        """What was only declared is unknown from now on."""
+        self.state = state
+        self.effects = {name: "unknown" if told == "declared" else told for name, told in self.effects.items()}
 
 
 @dataclass
@@ -39,6 +56,7 @@ class Stage:
     needs: list[int]
     bypass: bool = False
     mode: str = "idempotent"
+    protocol: str = "none"
     gated: str | None = None
     gate_ticks: int | None = None
     max_retries: int = 0
@@ -159,8 +177,21 @@ class Oracle:
             return None
         if not self._holds(attempt, session):
             return "stale_execution"
-        attempt.state, stage.state, stage.due = "released", "ready", self.now
+        doubtful = stage.mode == "external" and attempt.is_open
+        attempt.end("released")
+        stage.state, stage.due = "needs_reconciliation" if doubtful else "ready", self.now
         self._settle(run)
+        return None
+
+    def tell(self, run: Run, stage: Stage, attempt: Attempt, session: int, name: str, state: str) -> str | None:
+        """An effect of the attempt, by its name."""
+        self._end_if_overdue(run)
+        if not self._holds(attempt, session):
+            return "stale_execution"
+        before = attempt.effects.get(name, "declared")
+        if before not in ("declared", state):
+            return "stage_state_invalid"
+        attempt.effects[name] = state
         return None
 
     def report(self, run: Run, stage: Stage, attempt: Attempt, session: int, how: str, code: str) -> str | None:
@@ -175,11 +206,12 @@ class Oracle:
         if how == "failed":
             self._fail(stage, attempt, code, "failed")
         elif how == "waiting" or stage.gated == "after":
-            attempt.state = "waiting" if how == "waiting" else "succeeded"
+            attempt.end("waiting" if how == "waiting" else "succeeded")
             stage.state = "waiting"
             self._open_gate(stage, "after")
         else:
-            attempt.state, stage.state = "succeeded", "completed"
+            attempt.end("succeeded")
+            stage.state = "completed"
         self._settle(run)
         return None
 
@@ -264,6 +296,30 @@ class Oracle:
         self._settle(run)
         return None
 
+    def reconcile(self, run: Run, stage: Stage, outcome: str) -> str | None:
+        refusal = self._closed(run)
+        if refusal:
+            return refusal
+        if stage.state != "needs_reconciliation":
+            return "stage_state_invalid"
+        done = [state for attempt in stage.attempts if attempt.epoch == stage.epoch for state in attempt.outside]
+        if any(attempt.is_open for attempt in stage.attempts) or (
+            outcome == "absent" and any(state in COMMITTED for state in done)
+        ):
+            return "needs_reconciliation"
+        stage.state = {"committed": "completed", "absent": "ready", "contradicted": "failed"}[outcome]
+        stage.due = self.now
+        self._settle(run)
+        return None
+
+    def reconcile_effect(self, attempt: Attempt, name: str, outcome: str) -> str | None:
+        """Of a run in any state; one that is settled stays."""
+        if attempt.effects[name] in OPEN:
+            if attempt.state == "running":
+                return "stage_state_invalid"
+            attempt.effects[name] = SETTLED[outcome]
+        return None
+
     def decide(self, run: Run, stage: Stage, *, approved: bool, reason: str) -> str | None:
         gate = stage.gate()
         verdict = "approved" if approved else "rejected"
@@ -298,8 +354,11 @@ class Oracle:
         stage.state = "running"
 
     def _fail(self, stage: Stage, attempt: Attempt, code: str, state: str) -> None:
-        attempt.state = state
-        if code not in TERMINAL_CODES and stage.retries < stage.max_retries:
+        doubtful = attempt.is_open
+        attempt.end(state)
+        if doubtful:
+            stage.state = "needs_reconciliation"
+        elif code not in TERMINAL_CODES and stage.retries < stage.max_retries:
             stage.state, stage.retries, stage.due = "retry_scheduled", stage.retries + 1, self.now + stage.interval
         else:
             stage.state, stage.dead = "failed", True
@@ -312,11 +371,15 @@ class Oracle:
 
     def _expire_lease(self, stage: Stage) -> None:
         if stage.state == "running" and stage.current().expires <= self.now:
-            stage.current().state = "lost"
-            if stage.mode == "external":
-                stage.state = "needs_reconciliation"
-            else:
-                self._recover(stage)
+            stage.current().end("lost")
+            self._recover_or_doubt(stage)
+
+    def _recover_or_doubt(self, stage: Stage) -> None:
+        told_nothing = stage.protocol == "intent" and not stage.current().outside
+        if stage.mode == "external" and not told_nothing:
+            stage.state = "needs_reconciliation"
+        else:
+            self._recover(stage)
 
     def _return_undelivered(self, stage: Stage) -> None:
         if stage.state == "dispatched" and stage.current().expires <= self.now:
@@ -329,7 +392,8 @@ class Oracle:
         attempt = stage.current()
         if attempt.times_out is not None and attempt.times_out <= self.now:
             if stage.mode == "external":
-                attempt.state, stage.state = "timed_out", "needs_reconciliation"
+                attempt.end("timed_out")
+                self._recover_or_doubt(stage)
             else:
                 self._fail(stage, attempt, "TIMEOUT", "timed_out")
 
@@ -379,7 +443,7 @@ class Oracle:
     def _end(self, run: Run, status: str) -> None:
         for stage in run.stages:
             if stage.state in ("dispatched", "running"):
-                stage.current().state = "fenced"
+                stage.current().end("fenced")
             if stage.state == "waiting":
                 self._open(stage).state = "cancelled"
             if stage.state not in ENDED:

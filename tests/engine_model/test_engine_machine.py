@@ -37,6 +37,7 @@ def machine(
     Machine.start_run = staticmethod(start_run)
     Machine.hands = [new_hand("hand-1"), new_hand("hand-2")]
     Machine.operator, Machine.application, Machine.clock = people["operator"].actor, application_actor, clock
+    Machine.approver = people["approver"].actor
     return Machine
 
 
@@ -58,7 +59,7 @@ def run(machine: type[EngineMachine], examples: int, steps: int, check_every: in
 
 
 def test_the_engine_does_what_the_model_says(machine: type[EngineMachine]) -> None:
-    """I1–I6, I8, I9, I15; P31, P40, P57, P60–P64, P65–P70, P73, P77–P82, R30, R31: a sample of it."""
+    """I1–I6, I8, I9, I15; R4, R5, F62; P31, P40, P57, P60–P64, P65–P70, P73, P77–P82, R30, R31: a sample of it."""
     run(machine, examples=40, steps=30, check_every=10)
 
 
