@@ -738,12 +738,6 @@ class AuditEventView(Shape):
     spelling = {"data_": "data"}
 
 
-def audit_event_view(event: AuditEvent) -> dict[str, Any]:
-    return {
-        "id": str(event.id),
-        "at": time(event.at),
-        "action": event.action,
-        "outcome": event.outcome,
 class AuditHeadView(Shape):
     id = Text()
     kind = OneOf(["recourse.audit_head"])
@@ -760,6 +754,12 @@ def audit_head_view(head: AuditHead) -> dict[str, Any]:
     return {"id": str(head.id), **audit_chain.head_of(head).document()}
 
 
+def audit_event_view(event: AuditEvent) -> dict[str, Any]:
+    return {
+        "id": str(event.id),
+        "at": time(event.at),
+        "action": event.action,
+        "outcome": event.outcome,
         "code": event.code or None,
         "actor": event.actor,
         "channel": event.channel,
