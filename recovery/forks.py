@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -102,23 +102,18 @@ def dispatch(operation: Operation, *, actor: Actor, replayed: bool = False) -> D
     the requester has lost, a release that was revoked. A verdict that is worse by now puts it into review.
     """
     action, told = action_of(operation.kind), {"operation": str(operation.id), **operation.request}
-    with audited(actor, action, run=operation.run_id, reason=operation.reason, **told) as entry:
-        lock_run(operation.run_id, actor)
-        operation = Operation.objects.select_for_update(no_key=True).get(id=operation.id)
-        entry.plan_digest = operation.plan_digest
-        if operation.state == OperationState.RESERVED:
-            answer = _dispatch(operation, actor)
-        else:
-            entry.outcome = NO_OP
-            answer = operations.answer_again(operation)
-        if isinstance(answer, Refusal):
-            entry.outcome, entry.code = DENIED, answer.code
-            answer.is_recorded = True
-        else:
-            entry.after = {"target": answer.result.get("execution_id")}
+    if operation.decisions.exists():
+        # asked for and decided in requests of their own, which have their events
+        with transaction.atomic():
+            answer = _locked(operation, actor, Entry())
+    else:
+        with audited(actor, action, run=operation.run_id, reason=operation.reason, **told) as entry:
+            answer = _locked(operation, actor, entry)
+            if isinstance(answer, Refusal):
+                answer.is_recorded = True
     if isinstance(answer, Refusal):
         raise answer
-    return operations.done(operation, replayed=replayed or answer.replayed)
+    return replace(answer, replayed=replayed or answer.replayed)
 
 
 def allow(operation: Operation, plan: Plan) -> None:
@@ -210,6 +205,22 @@ def _plan(asked: Asked, *, asks_approval: bool, pinned: uuid.UUID | None = None)
 
 
 # The second transaction.
+
+
+def _locked(operation: Operation, actor: Actor, entry: Entry) -> Done | Refusal:
+    lock_run(operation.run_id, actor)
+    operation = Operation.objects.select_for_update(no_key=True).get(id=operation.id)
+    entry.plan_digest = operation.plan_digest
+    if operation.state == OperationState.RESERVED:
+        answer = _dispatch(operation, actor)
+    else:
+        entry.outcome = NO_OP
+        answer = operations.answer_again(operation)
+    if isinstance(answer, Refusal):
+        entry.outcome, entry.code = DENIED, answer.code
+    else:
+        entry.after = {"target": answer.result.get("execution_id")}
+    return answer
 
 
 def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:

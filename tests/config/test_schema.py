@@ -27,7 +27,7 @@ from config.wsgi import application
 from pipelines import catalog, releases
 from pipelines.models import Application, DeadLetter, Environment, Run
 from tests.cast import Hand, Person, Worker, stages_of
-from tests.recovery.stories import effect_of
+from tests.recovery.stories import effect_of, in_review
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 BOUNDED = settings(
@@ -76,6 +76,7 @@ def things(
         "run_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
         "effect_id": str(effect.id),
+        "approval_id": str(in_review(run).id),
         "letter_id": str(DeadLetter.objects.get().id),
         "application_id": str(application.id),
         "release_id": str(release.id),

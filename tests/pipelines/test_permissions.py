@@ -15,7 +15,7 @@ from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, DeadLetter, Environment, Role, Run, Stage
 from tests.cast import Api, Hand, Person, stages_of
-from tests.recovery.stories import effect_of
+from tests.recovery.stories import effect_of, in_review
 
 # The table of model §5, route by route. A route that is not here fails the tests: decide who may, then write it down.
 VIEWERS = {"viewer", "operator", "approver", "release_manager", "admin"}
@@ -39,6 +39,10 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "stages/<str:stage_id>/retry"): OPERATORS,
     ("POST", "stages/<str:stage_id>/skip"): OPERATORS,
     ("POST", "stages/<str:stage_id>/reconcile"): DECIDERS,
+    ("POST", "executions/<str:execution_id>/rerun"): OPERATORS,
+    ("POST", "executions/<str:execution_id>/replay"): OPERATORS,
+    ("GET", "approvals"): VIEWERS,
+    ("POST", "approvals/<str:approval_id>/decision"): DECIDERS,
     ("GET", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): VIEWERS,
     ("POST", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): DECIDERS,
     ("POST", "executions/<str:execution_id>/effects/<str:effect_id>/reconciliation"): DECIDERS,
@@ -60,11 +64,11 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "signing-keys/rotate"): ADMINS,
     ("POST", "signing-keys/<str:key_id>/revoke"): ADMINS,
     ("GET", "audit-events"): VIEWERS,
+    ("GET", "audit-heads"): VIEWERS,
     ("GET", "workers"): VIEWERS,
     ("GET", "operations"): VIEWERS,
     ("GET", "dead-letters"): VIEWERS,
     ("POST", "dead-letters/<str:letter_id>/acknowledge"): OPERATORS,
-    ("GET", "audit-heads"): VIEWERS,
     ("POST", "dead-letters/<str:letter_id>/redrive"): OPERATORS,
     ("POST", "dead-letters/<str:letter_id>/discard"): OPERATORS,
 }
@@ -138,6 +142,7 @@ def things(
         "execution_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
         "effect_id": str(effect.id),
+        "approval_id": str(in_review(run).id),
         "letter_id": str(DeadLetter.objects.get().id),
         "application_id": str(application.id),
         "release_id": str(release.id),

@@ -5,13 +5,20 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
+import pytest
 import rfc8785
 
+from pipelines.access import Actor, person
+from pipelines.errors import Refusal
 from pipelines.models import Attempt, Effect, Run
 from pipelines.sweeps import expire_leases
 from pipelines.wire import job_body
+from recovery import forks
+from recovery.models import Operation
+from recovery.states import OperationKind
 from tests.cast import Hand
 from tests.clock import Clock
+from tests.factories import MemberFactory
 
 EXTERNAL = {"effect_mode": "external", "effect_protocol": "intent"}
 
@@ -43,6 +50,21 @@ def leave_uncertain(run: Run, hand: Hand, clock: Clock, *effects: dict[str, Any]
     clock.advance(120)
     assert expire_leases() == 1
     return made
+
+
+def in_review(run: Run, actor: Actor | None = None, **wish: Any) -> Operation:
+    """A rerun of a failed run that somebody else must let go on, because an effect of it is not cleared.
+
+    Asked for by an operator of nobody's test, when no actor is given.
+    """
+    if actor is None:
+        actor = person(MemberFactory(workspace=run.workspace, role="operator").user, run.workspace_id, "api")
+        assert actor is not None
+    asked = forks.ask_fork(OperationKind.RERUN, run, forks.Wish(**wish), actor=actor)
+    with pytest.raises(Refusal) as refused:
+        forks.fork(asked, actor=actor)
+    assert refused.value.code == "operator_review_required"
+    return Operation.objects.get(id=refused.value.extra["operation_id"])
 
 
 def sealed(summary: Any, **more: Any) -> dict[str, Any]:

@@ -1,0 +1,13 @@
+"""Celery tasks of recovery: thin shells. Every one may be lost, doubled or run side by side with itself."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from recovery import forks
+
+
+@shared_task(name="recovery.tasks.carry_on")
+def carry_on() -> dict[str, int]:
+    """Makes the runs that were reserved and left, and has operations follow the ends of their targets."""
+    return {"reserved": forks.carry_on_reserved(), "followed": forks.follow_targets()}
