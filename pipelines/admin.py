@@ -8,7 +8,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from pipelines import catalog, credentials
+from pipelines import catalog, credentials, keyring
 from pipelines.access import Actor
 from pipelines.audit import audited, record
 from pipelines.models import (
@@ -352,6 +352,17 @@ class EffectAdmin(TenantAdmin):
 
 @admin.register(LocalKeyring)
 class LocalKeyringAdmin(TenantAdmin):
+    """Which keys there are; they are changed through the API and the commands."""
+
     hidden = ("document",)
+    readonly_fields = ("signing_keys",)
     list_display = ("workspace", "version", "changed_at", "changed_by")
     list_select_related = ("workspace", "changed_by")
+
+    @admin.display
+    def signing_keys(self, obj: LocalKeyring) -> str:
+        try:
+            keys = keyring.read(obj.workspace_id).keys
+        except keyring.Unavailable as fault:
+            return str(fault)
+        return ", ".join(f"{key.key_id} ({key.state})" for key in keys.values())

@@ -148,6 +148,7 @@ def test_runs_go_through_a_worker_and_a_broker_to_their_end(console: Console, st
     assert len(console.begun()) == len(set(console.begun())) == 30
     assert set(Attempt.objects.values_list("state", "number")) == {("succeeded", 1)}
     console.stop()
+    assert "signing.no_key" not in console.log()
     assert not WorkerSession.objects.filter(state="active").exists()
     assert_invariants()
 
