@@ -50,6 +50,14 @@ class Page(Generic[Row]):
     previous: str | None = None
 
 
+def number(text: str) -> int:
+    """A key that is a whole number of the database, for lists in the order of such."""
+    found = int(text)
+    if not 0 <= found < 2**63:
+        raise ValueError("out of range")
+    return found
+
+
 def read_cut(
     params: Mapping[str, str], parse: Sequence[Callable[[str], Any]] = (datetime.fromisoformat, uuid.UUID)
 ) -> Cut:

@@ -32,7 +32,7 @@ from pipelines.api.shapes import (
     json_problem,
 )
 from pipelines.models import Effect, LateEvidence
-from pipelines.paging import page_of, read_cut
+from pipelines.paging import number, page_of, read_cut
 from pipelines.states import EffectState, StageState
 from recovery import evidence, reconciliation, sealing, serializers
 from recovery.evidence import Summary
@@ -93,6 +93,7 @@ class ReconcileRequest(ReconciliationRequest):
 class LateResult(Shape):
     """A result that came too late to move anything; it may tell what really happened."""
 
+    id = Whole(min_value=1, max_value=2**63 - 1)
     attempt_id = Identifier()
     attempt = Whole(min_value=1, max_value=HUGE)
     reason = Text()
@@ -117,12 +118,6 @@ class EvidenceView(Shape):
 
 class EvidenceAnswer(EvidenceView):
     replayed = Flag()
-    late_results = ListOf(child=LateResult())
-
-
-class EvidencePage(wire.listed(EvidenceView)):  # type: ignore[misc]
-    """The summaries, newest first, and what came too late from the effect's own attempt."""
-
     late_results = ListOf(child=LateResult())
 
 
@@ -155,13 +150,12 @@ class Evidence(EffectEndpoint):
     actions = {"POST": "effect.evidence"}
     for_key = True
 
-    @extend_schema(parameters=list_parameters(), responses=EvidencePage)
+    @extend_schema(parameters=list_parameters(), responses=wire.listed(EvidenceView))
     def get(self, call: Call) -> HttpResponse:
         rows = EffectEvidence.objects.filter(effect=call.target).select_related("user")
         page = page_of(rows, read_cut(call.params), ("at", "id"))
         items = [evidence_view(one, call.actor.workspace_id) for one in page.rows]
-        late = evidence.late_results(call.target.stage_id, call.target.attempt)
-        return page_answer(call.request, page, items, late_results=[late_result(one) for one in late])
+        return page_answer(call.request, page, items)
 
     @extend_schema(request=EvidenceRequest, responses={201: EvidenceAnswer, 200: EvidenceAnswer})
     def post(self, call: Call) -> HttpResponse:
@@ -175,6 +169,19 @@ class Evidence(EffectEndpoint):
             "late_results": [late_result(one) for one in late],
         }
         return answer(body, 201 if is_new else 200)
+
+
+class LateResults(EffectEndpoint):
+    """What came too late from the effect's own attempt, newest first: evidence of what it really did."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(parameters=list_parameters(), responses=wire.listed(LateResult))
+    def get(self, call: Call) -> HttpResponse:
+        rows = LateEvidence.objects.filter(attempt_id=call.target.attempt).select_related("attempt")
+        page = page_of(rows, read_cut(call.params, (number,)), ("id",))
+        return page_answer(call.request, page, [late_result(one) for one in page.rows])
 
 
 class EffectReconciliation(EffectEndpoint):
@@ -250,6 +257,7 @@ def evidence_view(kept: EffectEvidence, workspace_id: uuid.UUID) -> dict[str, An
 
 def late_result(late: LateEvidence) -> dict[str, Any]:
     return {
+        "id": late.id,
         "attempt_id": str(late.attempt_id),
         "attempt": late.attempt.number,
         "reason": late.reason,
@@ -265,6 +273,7 @@ def reconcile_answer(done: Any) -> dict[str, Any]:
 
 urlpatterns = [
     path("executions/<str:execution_id>/effects/<str:effect_id>/evidence", Evidence.as_view()),
+    path("executions/<str:execution_id>/effects/<str:effect_id>/late-results", LateResults.as_view()),
     path("executions/<str:execution_id>/effects/<str:effect_id>/reconciliation", EffectReconciliation.as_view()),
     path("stages/<str:stage_id>/reconcile", Reconcile.as_view()),
 ]

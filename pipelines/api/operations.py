@@ -28,7 +28,7 @@ from pipelines.list_filters import (
     WorkerFilter,
 )
 from pipelines.models import Application, AuditHead, Environment, Pipeline, Policy, Release
-from pipelines.paging import page_of, read_cut
+from pipelines.paging import number, page_of, read_cut
 from pipelines.sql import database_now
 
 
@@ -104,7 +104,7 @@ class Timeline(OperationsEndpoint):
 
     @extend_schema(parameters=list_parameters(), responses=wire.listed(wire.EventView))
     def get(self, call: Call) -> HttpResponse:
-        page = page_of(queries.timeline(call.target), read_cut(call.params, (_number,)), ("id",), descending=False)
+        page = page_of(queries.timeline(call.target), read_cut(call.params, (number,)), ("id",), descending=False)
         return page_answer(call.request, page, [wire.event_view(event) for event in page.rows])
 
 
@@ -344,7 +344,7 @@ class AuditHeads(OperationsEndpoint):
     @extend_schema(parameters=list_parameters(), responses=wire.listed(wire.AuditHeadView))
     def get(self, call: Call) -> HttpResponse:
         rows = AuditHead.objects.filter(workspace_id=call.actor.workspace_id)
-        page = page_of(rows, read_cut(call.params, (_number,)), ("id",))
+        page = page_of(rows, read_cut(call.params, (number,)), ("id",))
         return page_answer(call.request, page, [wire.audit_head_view(one) for one in page.rows])
 
 
@@ -422,10 +422,3 @@ def _named(model: Any, call: Call, field: str) -> Any:
         message = f"no {field} is called {call.body[field]!r}"
         raise Refusal("validation_error", message, errors={field: [message]})
     return found
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise ValueError("out of range")
-    return number

@@ -192,10 +192,9 @@ class OperationsEndpoint(Endpoint):
         audit.record_refusal(call.actor, self.actions[method], refusal, entry)
 
 
-def page_answer(request: HttpRequest, page: Page[Any], items: Sequence[Any], **more: Any) -> HttpResponse:
-    """A page of a list: the items and the URLs of its neighbours, and what else there is to tell."""
-    neighbours = {"next": _url(request, page.next), "previous": _url(request, page.previous)}
-    return answer({**neighbours, "results": list(items), **more})
+def page_answer(request: HttpRequest, page: Page[Any], items: Sequence[Any]) -> HttpResponse:
+    """A page of a list: the items and the URLs of its neighbours."""
+    return answer({"next": _url(request, page.next), "previous": _url(request, page.previous), "results": list(items)})
 
 
 def _url(request: HttpRequest, cursor: str | None) -> str | None:

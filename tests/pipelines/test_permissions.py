@@ -44,6 +44,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "approvals"): VIEWERS,
     ("POST", "approvals/<str:approval_id>/decision"): DECIDERS,
     ("GET", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/effects/<str:effect_id>/late-results"): VIEWERS,
     ("POST", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): DECIDERS,
     ("POST", "executions/<str:execution_id>/effects/<str:effect_id>/reconciliation"): DECIDERS,
     ("GET", "environments"): VIEWERS,

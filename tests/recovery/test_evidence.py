@@ -135,7 +135,8 @@ def test_what_came_too_late_from_the_attempt_is_offered(
     approver_path = path_of(effect)
     cancel_run(run.id, actor=people["operator"].actor)
     assert not hand.report(job, output={"charge": "ch_9"}).accepted
-    (late,) = approver.get(approver_path).json()["late_results"]
+    (late,) = approver.get(approver_path.replace("/evidence", "/late-results")).json()["results"]
+    assert approver.post(approver_path, sealed(SUMMARY)).json()["late_results"] == [late]
     assert late["result"]["output"] == {"charge": "ch_9"}
     assert late["attempt"] == 1
     assert stages_of(run)[0].state == "cancelled"
