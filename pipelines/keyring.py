@@ -176,10 +176,22 @@ def unreadable(workspace_id: uuid.UUID) -> Keyring:
 def write(keyring: Keyring, document: Document, *, user_id: int | None = None) -> Keyring:
     """Puts `document` in the place of the keyring that was read. Raises `Conflict` when it has changed meanwhile."""
     workspace_id, version = keyring.workspace_id, keyring.version + 1
-    sealed = {**document, "seal": _seal(workspace_id, version, document)}
+    sealed = _sealed(workspace_id, version, document)
     _store().write(workspace_id, sealed, version=keyring.version, user_id=user_id)
     _forget(workspace_id)
     return Keyring(workspace_id, version, sealed)
+
+
+def copy(workspace_id: uuid.UUID, destination: str) -> bool:
+    """Puts the keyring into the other store as well, sealed for it; False when there is none. Raises `Conflict` when
+    that store has one already: neither is ever written over."""
+    found, store = read(workspace_id), store_called(destination)
+    if not found.version:
+        return False
+    if store.read(workspace_id)[0]:
+        raise Conflict
+    store.write(workspace_id, _sealed(workspace_id, 1, found.document), version=0)
+    return True
 
 
 def prepare(workspace_id: uuid.UUID) -> None:
@@ -327,6 +339,10 @@ def _check(workspace_id: uuid.UUID, version: int, document: Any) -> None:
         )
 
 
+def _sealed(workspace_id: uuid.UUID, version: int, document: Document) -> Document:
+    return {**document, "seal": _seal(workspace_id, version, document)}
+
+
 def _seal(workspace_id: uuid.UUID, version: int, document: Mapping[str, Any]) -> str:
     sealed = {
         "active": document["active"],
@@ -368,7 +384,12 @@ def _fernet() -> Fernet:
 
 
 def _store() -> Store:
-    if settings.RECOURSE_KEYRING == "vault":
+    return store_called(settings.RECOURSE_KEYRING)
+
+
+def store_called(name: str) -> Store:
+    """`local` or `vault`, as in RECOURSE_KEYRING."""
+    if name == "vault":
         from pipelines.vault import VaultStore
 
         return VaultStore()

@@ -87,6 +87,23 @@ def revoke(key_id: str, *, actor: Actor, reason: str = "") -> Changed:
         raise Refusal("stale_request", "the signing keys change faster than one can be revoked; try again")
 
 
+def copy(destination: str, *, actor: Actor) -> bool:
+    """The workspace's keys into the store `destination` too, for a console that moves there. False when there are none.
+
+    A keyring that is there already is never written over: 409 `stale_request`.
+    """
+    with audited(actor, "key.copy", destination=destination) as entry:
+        actor.require(ADMINISTER)
+        try:
+            is_copied = keyring.copy(actor.workspace_id, destination)
+        except Conflict as conflict:
+            raise Refusal("stale_request", f"{destination} holds a keyring of this workspace already") from conflict
+        except Unavailable as fault:
+            raise Refusal("result_not_confirmed", str(fault)) from fault
+        entry.outcome = entry.outcome if is_copied else NO_OP
+    return is_copied
+
+
 def _read(workspace_id: uuid.UUID) -> Keyring:
     return _answered(lambda: keyring.read(workspace_id))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from structlog.testing import capture_logs
 
@@ -201,6 +202,27 @@ def test_over_tls_vaults_certificate_is_verified(
         settings.RECOURSE_VAULT_CA_FILE = str(certificate.file)
         assert verdict(workspace, signed(workspace)) == Verdict.VALID
         _hang_up()
+
+
+def test_keys_can_move_into_vault_and_what_was_signed_before_stays_valid(
+    kept_in_vault: Vault, workspace: Workspace, settings: Any, people: dict[str, Person]
+) -> None:
+    """O34: after the copy both stores verify; a second copy writes over nothing."""
+    settings.RECOURSE_KEYRING = "local"
+    before = signed(workspace)
+    signing_keys.rotate(actor=people["admin"].actor)
+    out = io.StringIO()
+    call_command("copy_keyrings", "--to", "vault", stdout=out)
+    assert out.getvalue() == "acme  copied\n"
+    settings.RECOURSE_KEYRING = "vault"
+    keyring.forget_all()
+    assert verdict(workspace, before) == Verdict.VALID
+    signing_keys.revoke(before.key_id, actor=people["admin"].actor)
+    assert len(kept_in_vault.secrets[path_of(workspace)]) == 2
+    settings.RECOURSE_KEYRING = "local"
+    with pytest.raises(CommandError, match="already"):
+        call_command("copy_keyrings", "--to", "vault", stdout=out)
+    assert len(kept_in_vault.secrets[path_of(workspace)]) == 2
 
 
 # somebody else was faster
