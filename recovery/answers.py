@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from django.http import QueryDict
+from django.utils.dateparse import parse_datetime
 
 from pipelines.errors import Refusal
-from pipelines.models import Stage
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY
 
 LARGEST = 256 * 1024  # bytes, as for an input or output that comes over the wire
@@ -26,42 +27,67 @@ CHECKS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class RetryAnswers:
-    """`new_input` is None when the stage keeps its own; `notes` are the checklist's, empty where none is asked."""
+    """`new_input` is None when the stage keeps its own."""
 
     scope: str
     new_input: str | None
-    notes: dict[str, str] = field(default_factory=dict)
-
-    def reason(self, reason: str) -> str:
-        """The reason with the notes, as the audit keeps it."""
-        told = "; ".join(f"{name}: {note}" for name, note in self.notes.items())
-        return f"{reason} [checked {told}]".strip() if told else reason
 
 
-def read_retry(stage: Stage, params: QueryDict, behind: Sequence[str] = ()) -> RetryAnswers:
-    """Refuses, by field: an unknown scope, an input that is too large, a check that is missing where it is needed.
+def read_retry(params: QueryDict, *, looking: bool = False) -> RetryAnswers:
+    """Scope and input; refuses, by field, an unknown scope and an input that is too large.
 
-    `behind` names the later stages that acted outside: the checks are needed too where those are done again.
+    When the plan is only looked at, the input is left aside, and what cannot be read is as good as not given.
     """
     errors: dict[str, list[str]] = {}
     scope = params.get("scope", STAGE_ONLY)
     if scope not in (STAGE_ONLY, AND_DOWNSTREAM):
         errors["scope"] = ["choose one of the two"]
+    if looking:
+        return RetryAnswers(STAGE_ONLY if errors else scope, None)
     new_input = params.get("input", "") if params.get("change_input") else None
     if new_input is not None and len(new_input.encode("utf-8", "replace")) > LARGEST:
         errors["input"] = [f"at most {LARGEST // 1024} KiB"]
-    notes = {}
-    acting = [stage.name] if stage.effect_mode == "external" else []
-    if scope == AND_DOWNSTREAM:
-        acting += behind
-    if acting:
-        for name, _, _ in CHECKS:
-            notes[name] = " ".join(params.get(f"note_{name}", "").split())[:LONGEST_NOTE]
-            if not params.get(f"check_{name}") or not notes[name]:
-                errors[f"check_{name}"] = [f"needed here, with a note: what {', '.join(acting)} did outside may repeat"]
     if errors:
         raise Refusal("validation_error", "something is missing; nothing was changed", errors=errors)
-    return RetryAnswers(scope, new_input, notes)
+    return RetryAnswers(scope, new_input)
+
+
+def read_checks(params: QueryDict, at_stake: Sequence[str]) -> dict[str, str]:
+    """The notes of the checklist, each with its tick, where doing it again may repeat what these stages did outside."""
+    if not at_stake:
+        return {}
+    notes, errors = {}, {}
+    for name, _, _ in CHECKS:
+        notes[name] = " ".join(params.get(f"note_{name}", "").split())[:LONGEST_NOTE]
+        if not params.get(f"check_{name}") or not notes[name]:
+            errors[f"check_{name}"] = [f"needed, with a note: what {', '.join(at_stake)} did outside may repeat"]
+    if errors:
+        raise Refusal("validation_error", "something is missing; nothing was changed", errors=errors)
+    return notes
+
+
+def with_notes(reason: str, notes: dict[str, str]) -> str:
+    """The reason with the checklist's notes, as the audit keeps it."""
+    told = "; ".join(f"{name}: {note}" for name, note in notes.items())
+    return f"{reason} [checked {told}]".strip() if told else reason
+
+
+def read_until(params: QueryDict, now: datetime, *, looking: bool = False) -> datetime | None:
+    """When a pause ends by itself, as UTC; none when nothing was given. Refused: no time, or one that is past.
+
+    When the plan is only looked at, what cannot be read is as good as not given.
+    """
+    text = params.get("until", "").strip()
+    if not text:
+        return None
+    moment = parse_datetime(text) if text.isascii() and len(text) <= 40 else None
+    until = moment.replace(tzinfo=moment.tzinfo or UTC) if moment else None
+    if (until is None or until <= now) and looking:
+        return None
+    if until is None or until <= now:
+        message = "give a time to come, like 2026-06-01T12:00, in UTC"
+        raise Refusal("validation_error", message, errors={"until": [message]})
+    return until
 
 
 def asked(params: QueryDict) -> list[dict[str, str]]:

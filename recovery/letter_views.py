@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -13,11 +13,15 @@ from django.views.decorators.http import require_http_methods
 
 from pipelines import queries
 from pipelines.access import RECOVER
-from pipelines.console.acts import Act, Step, perform
+from pipelines.console.acts import Act, Step
 from pipelines.console.screens import ScreenRequest, screen
 from pipelines.errors import Refusal
 from pipelines.models import DeadLetter
-from recovery import answers, consequences, dead_letters
+from recovery import answers, dead_letters
+from recovery.operations import Done
+from recovery.plans import Asked
+from recovery.screens.planned import in_place, perform, with_checks
+from recovery.states import OperationKind
 
 acting = require_http_methods(["GET", "HEAD", "POST"])
 
@@ -27,34 +31,8 @@ acting = require_http_methods(["GET", "HEAD", "POST"])
 def acknowledge(request: ScreenRequest, letter_id: uuid.UUID) -> HttpResponse:
     """Says that somebody deals with it; the stage stays failed."""
     letter = _find(request, letter_id)
-    act = _act(
-        letter,
-        "Acknowledge",
-        steps=[
-            Step("acknowledged", "Marked", f"you deal with {letter.stage.name}; others see that, and by whom"),
-            Step("failed", "Stays", f"{letter.stage.name} is failed until it is retried or skipped"),
-        ],
-    )
-    return perform(request, act, lambda reason: _marked(request, letter, dead_letters.acknowledge, reason))
-
-
-@acting
-@screen
-def redrive(request: ScreenRequest, letter_id: uuid.UUID) -> HttpResponse:
-    """Shows what runs again, asks for the checks where the stage acts outside, then redrives."""
-    letter = _find(request, letter_id)
-    stage = letter.stage
-    act = _act(
-        letter,
-        "Redrive",
-        steps=[
-            *consequences.of_retry(stage, queries.stages(stage.run), alone=True),
-            Step("redriven", "Closed", "the dead letter, together with the retry or not at all"),
-        ],
-        fields="recovery/_check_fields.html" if stage.effect_mode == "external" else "",
-        answers={"stage": stage, "checks": answers.asked(request.POST), "given": request.POST},
-    )
-    return perform(request, act, lambda reason: _redriven(request, letter, reason))
+    said = Step("acknowledged", "Marked", f"you deal with {letter.stage.name}; others see that, and by whom")
+    return _mark(request, letter, OperationKind.ACKNOWLEDGE, _act(letter, "Acknowledge", steps=[said]))
 
 
 @acting
@@ -62,17 +40,46 @@ def redrive(request: ScreenRequest, letter_id: uuid.UUID) -> HttpResponse:
 def discard(request: ScreenRequest, letter_id: uuid.UUID) -> HttpResponse:
     """Says, with a reason, that it will not be done; the stage stays failed."""
     letter = _find(request, letter_id)
+    said = Step("discarded", "Closed", "the dead letter, for good; it leaves the list of those that wait")
+    act = _act(letter, "Discard", steps=[said], reason_required=True, danger=True)
+    return _mark(request, letter, OperationKind.DISCARD, act)
+
+
+@acting
+@screen
+def redrive(request: ScreenRequest, letter_id: uuid.UUID) -> HttpResponse:
+    """Shows what runs again, asks for the checks where something outside may repeat, then redrives."""
+    letter = _find(request, letter_id)
     act = _act(
         letter,
-        "Discard",
-        steps=[
-            Step("discarded", "Closed", "the dead letter, for good; it leaves the list of those that wait"),
-            Step("failed", "Stays", f"{letter.stage.name} is failed; what depends on it is not done"),
-        ],
-        reason_required=True,
-        danger=True,
+        "Redrive",
+        steps=[Step("superseded", "Not erased", "earlier attempts, outputs and decisions stay readable")],
+        fields="recovery/_check_fields.html",
+        answers={"stage": letter.stage, "checks": answers.asked(request.POST), "given": request.POST},
     )
-    return perform(request, act, lambda reason: _marked(request, letter, dead_letters.discard, reason))
+
+    def ask(reason: str, looking: bool) -> Asked:
+        asked = dead_letters.ask_redrive(letter, reason=reason)
+        return asked if looking else with_checks(request, asked)
+
+    def told(done: Done) -> str:
+        said = f"{letter.stage.name} in {letter.run.name} runs again, in epoch {done.result['epoch']}."
+        messages.success(request, said, "redriven")
+        return _back(request, letter)
+
+    return perform(request, act, in_place(request, ask, told))
+
+
+def _mark(request: ScreenRequest, letter: DeadLetter, kind: OperationKind, act: Act) -> HttpResponse:
+    def told(done: Done) -> str:
+        state = done.result["dead_letter_status"]
+        messages.success(request, f"The dead letter of {letter.stage.name} in {letter.run.name} is {state}.", state)
+        return _back(request, letter)
+
+    def ask(reason: str, looking: bool) -> Asked:
+        return dead_letters.ask_mark(kind, letter, reason=reason)
+
+    return perform(request, act, in_place(request, ask, told))
 
 
 def _find(request: ScreenRequest, letter_id: uuid.UUID) -> DeadLetter:
@@ -91,26 +98,6 @@ def _act(letter: DeadLetter, verb: str, *, steps: Sequence[Step], **more: Any) -
         back=reverse("console:dead-letters"),
         **more,
     )
-
-
-def _marked(request: ScreenRequest, letter: DeadLetter, verb: Callable[..., Any], reason: str) -> str:
-    done = verb(letter.id, actor=request.visit.actor, reason=reason)
-    state = done.result["dead_letter_status"]
-    messages.success(request, f"The dead letter of {letter.stage.name} in {letter.run.name} is {state}.", state)
-    return _back(request, letter)
-
-
-def _redriven(request: ScreenRequest, letter: DeadLetter, reason: str) -> str:
-    given = answers.read_retry(letter.stage, request.POST)
-    done = dead_letters.redrive(
-        letter.id,
-        actor=request.visit.actor,
-        reason=given.reason(reason),
-        acknowledge_effects=bool(given.notes),
-    )
-    told = f"{letter.stage.name} in {letter.run.name} runs again, in epoch {done.result['epoch']}."
-    messages.success(request, told, "redriven")
-    return _back(request, letter)
 
 
 def _back(request: ScreenRequest, letter: DeadLetter) -> str:

@@ -20,18 +20,24 @@ LONGEST_REASON = 2000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line of consequences: a state for its glyph, a word, and what it means here."""
+    """One line of consequences: a state for its glyph, a word, and what it means here.
+
+    `is_new`: it was not there when the act was looked at before.
+    """
 
     status: str
     word: str
     text: str
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
     """What a person with the capability `needs` is about to do.
 
-    `fields` is a template with more questions, `answers` what they said already.
+    `fields` is a template with more questions, `answers` what they said already. Of a planned act, `shown` is what the
+    form carries of its plan, `moved` that it is another one than before, `gone` what is no longer in it; one that is
+    not possible has no plan and no button. `facts` are what to know before deciding, as (term, text).
     """
 
     title: str
@@ -44,6 +50,13 @@ class Act:
     reason_required: bool = False
     fields: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
+    facts: Sequence[tuple[str, str]] = ()
+    help: str = ""
+    shown: str = ""
+    digest: str = ""
+    moved: bool = False
+    gone: Sequence[Step] = ()
+    is_possible: bool = True
 
 
 def perform(request: ScreenRequest, act: Act, carry_out: Callable[[str], str]) -> HttpResponse:
@@ -54,17 +67,22 @@ def perform(request: ScreenRequest, act: Act, carry_out: Callable[[str], str]) -
     reason = " ".join(request.POST.get("reason", "").split())
     if request.method != "POST":
         request.visit.actor.require(act.needs)
-        return _ask(request, act, reason)
+        return ask(request, act, reason)
     try:
-        if act.reason_required and not reason:
-            raise missing("reason", "a reason is needed; it goes to the audit log with your name")
-        if len(reason) > LONGEST_REASON:
-            raise missing("reason", f"at most {LONGEST_REASON} characters")
+        answer_of(act, reason)
         return go_on(request, carry_out(reason))
     except Refusal as refusal:
         if refusal.status in (403, 404):
             raise
-        return _ask(request, act, reason, refusal)
+        return ask(request, act, reason, refusal)
+
+
+def answer_of(act: Act, reason: str) -> None:
+    """Refuses a reason that is missing or too long."""
+    if act.reason_required and not reason:
+        raise missing("reason", "a reason is needed; it goes to the audit log with your name")
+    if len(reason) > LONGEST_REASON:
+        raise missing("reason", f"at most {LONGEST_REASON} characters")
 
 
 def missing(name: str, message: str) -> Refusal:
@@ -72,7 +90,8 @@ def missing(name: str, message: str) -> Refusal:
     return Refusal("validation_error", message, errors={name: [message]})
 
 
-def _ask(request: ScreenRequest, act: Act, reason: str, refusal: Refusal | None = None) -> HttpResponse:
+def ask(request: ScreenRequest, act: Act, reason: str, refusal: Refusal | None = None) -> HttpResponse:
+    """The act as a form, with why it was refused."""
     context = {"act": act, "reason": reason, "refusal": refusal, "here": request.path}
     status = refusal.status if refusal else 200
     return show(request, "console/act.html", context, part="console/_act.html", status=status)

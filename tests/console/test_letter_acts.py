@@ -46,7 +46,7 @@ def test_the_list_tells_runs_apart_and_offers_the_acts(operator: Visitor, letter
 
 
 def test_a_letter_is_acknowledged_and_its_stage_stays_failed(operator: Visitor, letter: DeadLetter) -> None:
-    assert "load is failed until it is retried or skipped" in text_of(operator.get(address(letter, "acknowledge")))
+    assert "Kept 1 stage: load · it stays as it is" in text_of(operator.get(address(letter, "acknowledge")))
     assert state_of(letter) == "open"
     page = operator.post(address(letter, "acknowledge"), {"reason": "asking the bank"}, follow=True)
     assert "The dead letter of load in orders is acknowledged." in text_of(page)
@@ -60,8 +60,9 @@ def test_a_letter_is_acknowledged_and_its_stage_stays_failed(operator: Visitor, 
 def test_a_letter_is_redriven_from_the_list(operator: Visitor, letter: DeadLetter) -> None:
     """F162: a new epoch begins and the letter is closed, together."""
     form = text_of(operator.get(address(letter, "redrive")))
-    assert "load, in epoch 2; its counters start anew" in form
-    assert "as you choose" not in form
+    assert "Run again 1 stage: load · begins epoch 2; its counters start anew" in form
+    assert "Closed the dead letter of load" in form
+    assert "Show the plan for this choice" not in form
     page = operator.post(address(letter, "redrive"), {"reason": "row removed"}, follow=True)
     assert "load in orders runs again, in epoch 2." in text_of(page)
     assert state_of(letter) == "redriven"
@@ -94,7 +95,7 @@ def test_what_acted_outside_is_redriven_only_after_the_checks(operator: Visitor,
     start_run({"name": "pay", "effect_mode": "external"})
     hand.report(hand.take(), "failed", error_code="DECLINED")
     letter = DeadLetter.objects.get()
-    assert "pay acts outside: before it is done again" in text_of(operator.get(address(letter, "redrive")))
+    assert "pay acted outside: before that is done again" in text_of(operator.get(address(letter, "redrive")))
     refused = operator.post(address(letter, "redrive"), {"reason": "again"})
     assert refused.status_code == 400
     assert "Each of the three needs its tick and its note." in text_of(refused)

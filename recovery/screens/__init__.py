@@ -1,0 +1,1 @@
+"""Screens of recovery: plans as consequences, operations, effects, forks."""

@@ -1,0 +1,110 @@
+"""A plan as lines for a person: pure, from the JSON that a dry run answers and an operation keeps.
+
+Numbers, not adjectives: every group of stages is counted and named. The order is that of interface.md: kept, run again,
+then, what the release has otherwise, what may repeat, what goes on outside, the verdict, who must agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pipelines.console.acts import Step
+from recovery.operations import JUDGED
+from recovery.states import Disposition
+
+Json = Mapping[str, Any]
+NAMED = 8  # of many stages
+SHOWN = 20  # of many effects, differences or reasons
+LONGEST = 160
+
+VERDICTS = {
+    Disposition.RECOVERY_ALLOWED: "nothing committed outside may be repeated",
+    Disposition.RECOVERY_ALLOWED_RECONCILED: "what was committed outside has key, evidence and reconciliation",
+    Disposition.OPERATOR_REVIEW_REQUIRED: "it is kept, and waits until somebody else with the right lets it go on",
+    Disposition.RECOVERY_DENIED: "it will not be done",
+}
+
+
+def lines(plan: Json) -> list[Step]:
+    """What the plan would do, line by line."""
+    return [
+        *_stages("Kept", plan["kept"], "completed"),
+        *_stages("Run again", plan["run_again"]),
+        *_stages("Then", plan["then"]),
+        *_letters(plan["choices"].get("closes_dead_letters", ())),
+        *_cut([_difference(one) for one in plan["differences"]], "Changed"),
+        *_cut([Step("blocked", "May repeat", _effect(one)) for one in plan["may_repeat"]], "May repeat"),
+        *_cut([Step("running", "May go on", text) for text in plan["goes_on_outside"]], "May go on"),
+        *(verdict(plan) if plan["kind"] in JUDGED else ()),
+        *(_agreement(one) for one in plan["approvals"]),
+    ]
+
+
+def verdict(judged: Json) -> list[Step]:
+    """The disposition with its reasons; of a plan, or of anything else that has both."""
+    disposition = judged["disposition"]
+    said = Step(disposition, "Verdict", f"{disposition.replace('_', ' ')}: {VERDICTS[Disposition(disposition)]}")
+    reasons = [
+        Step(str(one.get("disposition") or disposition), "Because", str(one["text"])) for one in judged["reasons"]
+    ]
+    return [said, *_cut(reasons, "Because")]
+
+
+def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]:
+    """One line for the stages that fare alike, with the glyph of what the first of them becomes."""
+    alike: dict[str, list[Json]] = {}
+    for line in told:
+        stale = "; marked as made from an older result" if line["stale"] and "older result" not in line["why"] else ""
+        alike.setdefault(f"{line['why']}{stale}", []).append(line)
+    for why, group in alike.items():
+        names = [line["stage"] for line in group]
+        count = f"{len(names)} {'stage' if len(names) == 1 else 'stages'}"
+        yield Step(status or group[0]["to"], word, f"{count}: {_names(names)}{f' · {why}' if why else ''}")
+
+
+def _letters(names: Sequence[str]) -> Iterator[Step]:
+    if names:
+        yield Step("resolved", "Closed", f"the dead {'letter' if len(names) == 1 else 'letters'} of {_names(names)}")
+
+
+def _difference(one: Json) -> Step:
+    match one["what"]:
+        case "added":
+            return Step("declared", "Added", f"{one['stage']}: the source's release has no such stage")
+        case "removed":
+            return Step("declared", "Removed", f"{one['stage']}: the release that will run has no such stage")
+    field = str(one["what"]).replace("_", " ")
+    return Step(
+        "declared", "Changed", f"{one['stage']}: {field} was {_short(one['before'])}, is {_short(one['after'])}"
+    )
+
+
+def _effect(one: Json) -> str:
+    if not one["class"]:
+        return f"{one['stage']}: it acts outside, and never declared what it did"
+    step = f", step {one['step_id']}" if one["step_id"] and one["step_id"] != one["stage"] else ""
+    key = f"the outside system knows it by {one['idempotency_key']}" if one["idempotency_key"] else "without any key"
+    return f"{one['stage']}: {one['class'].replace('_', ' ')}{step}, {one['state'].replace('_', ' ')}; {key}"
+
+
+def _agreement(one: Json) -> Step:
+    roles = ", ".join(role.replace("_", " ") for role in one["roles"])
+    return Step("awaiting_approval", "Needs approval", f"{one['count']} of {roles}, never yours; {one['why']}")
+
+
+def _cut(steps: Sequence[Step], word: str) -> Iterable[Step]:
+    if len(steps) <= SHOWN:
+        return steps
+    return [*steps[:SHOWN], Step(steps[SHOWN].status, word, f"and {len(steps) - SHOWN} more")]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

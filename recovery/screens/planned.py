@@ -1,0 +1,187 @@
+"""Acts that are planned: the dialog shows the plan that is carried out, and carries its digest (O57, P86–P88, F51).
+
+The form also carries what it showed, signed, so that when the world has moved the same dialog comes back with the new
+plan and what changed in it marked. A choice that leads to another plan is shown before it is done. Contents (a new
+input, an output, the ticked checklist) are looked at when the form comes back: they change no line of the plan.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from django.contrib import messages
+from django.core import signing
+from django.http import HttpResponse
+from django.urls import reverse
+
+from pipelines.console.acts import Act, Step, answer_of, ask
+from pipelines.console.screens import ScreenRequest, go_on
+from pipelines.errors import Refusal
+from recovery import answers, transitions
+from recovery.operations import Done
+from recovery.plans import Asked, Plan
+from recovery.screens import plan_lines
+
+SALT = "plan that was shown"
+UNSAID = "-"  # a reason is asked for on the form, not before it
+# what a request may hold that changes no line of its plan, with what stands for it while it is only looked at
+CONTENTS: dict[str, Any] = {"input": None, "output": None, "has_output": False, "acknowledge_effects": False}
+
+
+Ask = Callable[[str, bool], Asked]  # (reason, whether it is only looked at): the form read; it may refuse answers
+Told = Callable[[Done], str]  # adds the message, says where to go
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """How one verb is asked for, looked at, done, and told."""
+
+    ask: Ask
+    preview: Callable[[Asked], Plan]
+    carry_out: Callable[[Asked, str, str], Done]  # (request, key, digest of the plan)
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a form had shown. Without a digest it had shown no plan."""
+
+    digest: str = ""
+    choices: Any = None
+    steps: tuple[Step, ...] = ()
+    key: str = ""
+
+
+def in_place(request: ScreenRequest, ask: Ask, told: Told) -> Planned:
+    """A verb on a run or stage itself."""
+    actor = request.visit.actor
+    return Planned(
+        ask=ask,
+        preview=lambda asked: transitions.preview(asked, actor=actor),
+        carry_out=lambda asked, key, digest: transitions.perform(asked, actor=actor, key=key, plan_digest=digest),
+        told=told,
+    )
+
+
+def with_checks(request: ScreenRequest, asked: Asked) -> Asked:
+    """The request with the operator's checklist (P59, P87): needed where its plan may repeat something outside.
+
+    Its notes go with the reason; for stages that never declare what they do outside, they say that somebody looked.
+    """
+    try:
+        plan = transitions.preview(_bare(asked), actor=request.visit.actor)
+    except Refusal:
+        return asked  # the verb refuses it too
+    notes = answers.read_checks(request.POST, at_stake(plan))
+    choices = {**asked.choices, "acknowledge_effects": bool(notes)}
+    return replace(asked, choices=choices, reason=answers.with_notes(asked.reason, notes))
+
+
+def at_stake(plan: Plan) -> list[str]:
+    """The stages of which something outside may be done a second time, in graph order."""
+    return list(dict.fromkeys(one.stage for one in plan.may_repeat))
+
+
+def perform(request: ScreenRequest, act: Act, planned: Planned) -> HttpResponse:
+    """Shows the plan, or with POST carries it out: only what was shown, or what nobody looked at."""
+    if request.method != "POST":
+        request.visit.actor.require(act.needs)
+        return _show(request, act, planned, Shown(), "")
+    reason = " ".join(request.POST.get("reason", "").split())
+    shown = _read(request.POST.get("shown", ""))
+    try:
+        if _chooses_otherwise(planned, shown) or "look" in request.POST:
+            return _show(request, act, planned, shown, reason)
+        answer_of(act, reason)
+        asked = planned.ask(reason, False)
+        done = planned.carry_out(asked, shown.key, _digest(planned, asked, shown))
+    except Refusal as refusal:
+        if refusal.status in (403, 404):
+            raise
+        if refusal.code == "operator_review_required" and "operation_id" in refusal.extra:
+            return _to_operation(request, refusal)
+        return _show(request, act, planned, shown, reason, refusal)
+    if done.replayed:
+        messages.info(request, "A duplicate request: this was done already, and is not done twice.", "no_op")
+    return go_on(request, planned.told(done))
+
+
+def _chooses_otherwise(planned: Planned, shown: Shown) -> bool:
+    if not shown.digest:
+        return False
+    return _bare(planned.ask(UNSAID, True)).choices != shown.choices
+
+
+def _digest(planned: Planned, asked: Asked, shown: Shown) -> str:
+    """The digest of what is to be done, where it is what was shown; else that of what was shown, to be refused."""
+    if not shown.digest:
+        return ""
+    try:
+        if planned.preview(_bare(asked)).digest != shown.digest:
+            return shown.digest
+        return planned.preview(asked).digest
+    except Refusal:
+        return shown.digest  # the verb refuses it too, and keeps that in the audit
+
+
+def _bare(asked: Asked) -> Asked:
+    choices = {name: CONTENTS.get(name, value) for name, value in asked.choices.items()}
+    return replace(asked, choices=choices, reason=asked.reason or UNSAID)
+
+
+def _show(
+    request: ScreenRequest, act: Act, planned: Planned, before: Shown, reason: str, refusal: Refusal | None = None
+) -> HttpResponse:
+    try:
+        asked = _bare(planned.ask(UNSAID, True))
+        plan = planned.preview(asked)
+    except Refusal as why_not:
+        return ask(request, replace(act, is_possible=False), reason, refusal or why_not)
+    steps = (*act.steps, *plan_lines.lines(plan.as_json()))
+    key = before.key if before.digest == plan.digest else str(uuid.uuid4())
+    shown = Shown(plan.digest, asked.choices, steps, key)
+    return ask(
+        request,
+        replace(
+            act,
+            steps=_marked(steps, before),
+            gone=[step for step in before.steps if step not in steps],
+            moved=bool(before.digest) and before.digest != plan.digest,
+            shown=_write(shown),
+            digest=plan.digest,
+            answers={**act.answers, "at_stake": at_stake(plan), "plan": plan},
+        ),
+        reason,
+        refusal,
+    )
+
+
+def _marked(steps: Sequence[Step], before: Shown) -> list[Step]:
+    if not before.digest:
+        return list(steps)
+    return [step if step in before.steps else replace(step, is_new=True) for step in steps]
+
+
+def _write(shown: Shown) -> str:
+    steps = [[step.status, step.word, step.text] for step in shown.steps]
+    return signing.dumps([shown.digest, shown.choices, steps, shown.key], salt=SALT, compress=True)
+
+
+def _read(text: str) -> Shown:
+    """What the form had shown; nothing, for a form of ours that was altered or is not ours."""
+    if not text:
+        return Shown()
+    try:
+        digest, choices, steps, key = signing.loads(text, salt=SALT)
+    except signing.BadSignature:
+        return Shown()
+    return Shown(digest, choices, tuple(Step(*step) for step in steps), key)
+
+
+def _to_operation(request: ScreenRequest, refusal: Refusal) -> HttpResponse:
+    told = "Nothing was done yet: somebody else with the right must let it go on. It stands in Approvals."
+    messages.warning(request, told, "review_required")
+    return go_on(request, reverse("console:operation", args=[refusal.extra["operation_id"]]))
