@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipelines.management.console_command import ConsoleCommand, slug, workspace
 from pipelines.models import Workspace
 
 LONGEST_HEAD = 10_000
+MOST_CONNECTIONS = 4
 
 
 class Command(ConsoleCommand):
@@ -50,7 +52,7 @@ class Command(ConsoleCommand):
         return [workspace]
 
     def _holds(self, workspace: Workspace, head: Head | None) -> bool:
-        report = audit_chain.verify(workspace.id, head)
+        report = audit_chain.verify(workspace.id, head, connections=min(MOST_CONNECTIONS, os.cpu_count() or 1))
         if report.fault is not None:
             self.stdout.write(f"{workspace.slug}: broken at {report.fault}")
             return False
