@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import keys
+from pipelines import keys, leases, sweeps
 from pipelines.models import Application, AuditEvent, Checkpoint, CheckpointEvidence, Effect, Environment, KeyScope, Run
 from pipelines.postures import LARGEST_STATE
 from recovery.transitions import cancel_as_operation
@@ -65,8 +65,6 @@ def test_a_service_writes_a_checkpoint_and_reads_the_latest(start_run: StartRun,
     assert latest["envelope"]["algorithm"] == "ed25519"
     assert Effect.objects.get(run=run).key == "invoice-42"
     assert AuditEvent.objects.get(action="checkpoint.write").outcome == "allowed"
-    from pipelines import leases
-
     leases.release(hand.holder, job.stage.id, job.attempt_id)
     assert wire(hand.take())["checkpoint"]["state"] == {"page": 1}
 
@@ -137,8 +135,6 @@ def test_the_attempt_must_be_the_runs_and_live(
     assert service.post(path_of(run), body_of(job)).status_code == 201
     clock.advance(61)
     refused()
-    from pipelines import sweeps
-
     sweeps.expire_leases(100)
     successor = next(one for one in hand.pull(10) if one.run_id == run.id)
     refused()
