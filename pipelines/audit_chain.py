@@ -260,12 +260,10 @@ def _check_events(workspace_id: uuid.UUID, end: int, connections: int, report: R
     """Position by position: the seal is there and its event too, as it was written, and hashed after the one before."""
     parts = [range(first, min(first + CHECKED_AT_ONCE, end + 1)) for first in range(1, end + 1, CHECKED_AT_ONCE)]
     if connections <= 1 or len(parts) <= 1:
-        faults = (_check_part(workspace_id, part) for part in parts)
-        first = next((fault for fault in faults if fault), None)
+        first = next(filter(None, (_check_part(workspace_id, part) for part in parts)), None)
     else:
         with ThreadPoolExecutor(connections) as pool:
-            faults = pool.map(lambda part: _check_part_apart(workspace_id, part), parts)
-            first = next((fault for fault in faults if fault), None)
+            first = next(filter(None, pool.map(lambda part: _check_part_apart(workspace_id, part), parts)), None)
             pool.shutdown(cancel_futures=True)  # a fault is known: what is left need not be looked at
     report.checked = end if first is None else (first.position or 1) - 1
     return first
