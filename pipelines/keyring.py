@@ -136,10 +136,13 @@ class Keyring:
         found = [_public(key_id, key) for key_id, key in self.document.get("keys", {}).items()]
         return {key.key_id: key for key in sorted(found, key=lambda key: (key.created_at, key.key_id))}
 
-    def rotated(self, key_id: str | None = None) -> Document:
-        """The document with a new active key, of this id if one is given; the one before only verifies from now on."""
+    def rotated(self, key_id: str | None = None, **told: str) -> Document:
+        """The document with a new active key, of this id if one is given; the one before only verifies from now on.
+        `told` is kept with the new key."""
         keys = {name: _retired(key) for name, key in self.document.get("keys", {}).items()}
-        return _with_new_key(keys, key_id or str(new_id()))
+        document = _with_new_key(keys, key_id or str(new_id()))
+        document["keys"][document["active"]].update(told)
+        return document
 
     def revoked(self, key_id: str) -> Document:
         """The document with this key revoked. When it is the active one, a new one takes its place in the same write:
@@ -327,11 +330,11 @@ def _check(workspace_id: uuid.UUID, version: int, document: Any) -> None:
     try:
         told, seal = str(document["seal"]), _seal(workspace_id, version, document)
         is_whole = document["keys"][document["active"]]["state"] == KeyState.ACTIVE
-    except (TypeError, KeyError, ValueError, AttributeError):
+    except (TypeError, LookupError, ValueError, AttributeError):
         raise Unavailable(
             "the keyring's document is malformed or lacks a field: bring back the version that the console wrote"
         ) from None
-    if not is_whole or not hmac.compare_digest(told.encode(), seal.encode()):
+    if not is_whole or not hmac.compare_digest(told.encode(errors="replace"), seal.encode()):
         raise Unavailable(
             "the keyring does not carry its seal: it was altered, an older version was brought back, or"
             " RECOURSE_ENCRYPTION_KEY is not the one that it was written with; give the console that key, or the"

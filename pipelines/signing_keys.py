@@ -41,19 +41,22 @@ def rotate(
 
     `replaces` is the key that the caller believes to be active. When it is another, or when somebody rotates at the
     same time, this is refused with `stale_request` and nothing changes: of many at once, one wins. The same `key`
-    again answers with the key that it made. `begin_anew` gives up a keyring that can no longer be read.
+    again answers with the signing key that it made, and with another `replaces` is 409 `idempotency_conflict`; the
+    keyring itself remembers. `begin_anew` gives up a keyring that can no longer be read.
     """
     with audited(actor, "key.rotate", reason=reason) as entry:
         actor.require(ADMINISTER)
         found = _lost(actor.workspace_id) if begin_anew else _read(actor.workspace_id)
         made = str(uuid.uuid5(actor.workspace_id, key)) if key else None
         if made is not None and made in found.keys:
+            if found.document["keys"][made].get("replaces") != (replaces or ""):
+                raise Refusal("idempotency_conflict", "this key was used for a rotation that replaced another key")
             entry.outcome = NO_OP
             return Changed(found.keys[made], str(found.active), replayed=True)
         if replaces is not None and replaces != found.active:
             raise Refusal("stale_request", f"{replaces} is not the active key any more; look at the keys again")
         try:
-            after = _written(found, found.rotated(made), actor)
+            after = _written(found, found.rotated(made, replaces=replaces or ""), actor)
         except Conflict as conflict:
             detail = "somebody else changed the signing keys at the same moment; look at them before you try again"
             raise Refusal("stale_request", detail) from conflict

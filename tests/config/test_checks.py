@@ -111,6 +111,41 @@ def test_an_encryption_key_of_the_wrong_form_is_refused() -> None:
     assert list(found(RECOURSE_ENCRYPTION_KEY="short")) == ["recourse.E009"]
 
 
+VAULT = {
+    "RECOURSE_KEYRING": "vault",
+    "RECOURSE_VAULT_ADDR": "https://vault.example.org:8200",
+    "RECOURSE_VAULT_TOKEN_FILE": "/run/vault/token",
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        ({}, []),
+        ({"RECOURSE_VAULT_ADDR": "http://127.0.0.1:8200"}, []),
+        ({"RECOURSE_VAULT_ADDR": ""}, ["E013"]),
+        ({"RECOURSE_VAULT_ADDR": "vault.example.org:8200"}, ["E013"]),
+        ({"RECOURSE_VAULT_MOUNT": "/"}, ["E013"]),
+        ({"RECOURSE_KEYRING": "local"}, ["E013"]),
+        ({"RECOURSE_VAULT_TOKEN_FILE": ""}, ["E014"]),
+        ({"RECOURSE_VAULT_TOKEN": "hvs.token"}, ["E014"]),
+        ({"RECOURSE_VAULT_CA_FILE": "nowhere.pem"}, ["E015"]),
+        ({"RECOURSE_KEYRING": "hsm"}, ["E001", "E013"]),
+        ({"RECOURSE_VAULT_TIMEOUT_MS": "0"}, ["E001"]),
+    ],
+)
+def test_a_keyring_in_vault_needs_an_address_and_one_token(values: dict[str, str], numbers: list[str]) -> None:
+    wrong = found(**VAULT | values)
+    assert list(wrong) == [f"recourse.{number}" for number in numbers]
+    assert "hvs.token" not in str(wrong)
+
+
+def test_in_production_vault_is_reached_by_tls_only() -> None:
+    assert found(**SOUND_IN_PRODUCTION | VAULT) == {}
+    plain = VAULT | {"RECOURSE_VAULT_ADDR": "http://vault.example.org:8200"}
+    assert list(found(**SOUND_IN_PRODUCTION | plain)) == ["recourse.E013"]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "number"),
     [

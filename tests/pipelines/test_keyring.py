@@ -136,6 +136,9 @@ def test_the_same_request_again_rotates_once(
     assert [answer.json()["replayed"] for answer in answers] == [False, True, True]
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert len(states(workspace)) == 2
+    other = admin.post("/v1/signing-keys/rotate", {"replaces": answers[0].json()["id"]}, idempotency_key="spring")
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
+    assert len(states(workspace)) == 2
     assert admin.post("/v1/signing-keys/rotate", idempotency_key="summer").status_code == 201
 
 
