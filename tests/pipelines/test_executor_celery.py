@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -38,6 +38,9 @@ class Console:
 
     folder: Path
     broker: str
+    handlers: str = "tests.pipelines.executor_handlers"
+    lease_seconds: int = LEASE_SECONDS
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -46,11 +49,12 @@ class Console:
             "CELERY_BROKER_URL": self.broker,
             "RECOURSE_DATA": str(self.folder),
             "RECOURSE_ENCRYPTION_KEY": settings.RECOURSE_ENCRYPTION_KEY,
-            "RECOURSE_HANDLERS": "tests.pipelines.executor_handlers",
-            "RECOURSE_LEASE_SECONDS": str(LEASE_SECONDS),
+            "RECOURSE_HANDLERS": self.handlers,
+            "RECOURSE_LEASE_SECONDS": str(self.lease_seconds),
             "RECOURSE_RENEW_SECONDS": "1",
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'sdk'}",
             FOLDER: str(self.folder),
+            **self.environment,
         }
         command = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-c", "2", "-l", "WARNING"]
         command += ["-s", str(self.folder / "beat"), "-Q", "recourse,recourse.clock,recourse.handlers"]
