@@ -26,6 +26,7 @@ class Attempt:
     times_out: int | None = None
     told: object = None  # the result that ended it
     effects: dict[str, str] = field(default_factory=dict)  # state by name
+    findings: dict[str, set[str]] = field(default_factory=dict)  # what people said of them
 
     @property
     def outside(self) -> list[str]:
@@ -88,6 +89,15 @@ class Stage:
         return any(
             gate.state == state and gate.epoch == self.epoch and moment in (None, gate.moment) for gate in self.gates
         )
+
+
+def verdict(state: str, findings: set[str]) -> str | None:
+    """On repeating one effect outside the run's own state, of which there is no evidence."""
+    against = {"committed": "absent", "reconciled_committed": "absent"}
+    against |= {"absent": "committed", "reconciled_absent": "committed"}
+    if state == "contradicted" or "contradicted" in findings or against.get(state) in findings:
+        return "recovery_denied"
+    return "operator_review_required" if state in (*OPEN, *COMMITTED) else None
 
 
 def implied_status(stages: list[tuple[str, bool]], *, started: bool, paused: bool) -> str:
@@ -271,6 +281,10 @@ class Oracle:
                 return "needs_reconciliation"
             if other.was("rejected"):
                 return "gate_denied"
+        again = [stage, *(other for other in later if downstream and other.state in ENDED)]
+        refusal = self._held_back(again)
+        if refusal:
+            return refusal
         for other in later:
             if other.state in ("ready", "retry_scheduled"):
                 other.state = "pending"
@@ -318,6 +332,7 @@ class Oracle:
             if attempt.state == "running":
                 return "stage_state_invalid"
             attempt.effects[name] = SETTLED[outcome]
+        attempt.findings.setdefault(name, set()).add(outcome)
         return None
 
     def decide(self, run: Run, stage: Stage, *, approved: bool, reason: str) -> str | None:
@@ -344,6 +359,17 @@ class Oracle:
         return None
 
     # below: how
+
+    def _held_back(self, again: list[Stage]) -> str | None:
+        """The worst verdict on repeating the effects of these stages, when nobody ever has sealed evidence."""
+        verdicts = {
+            verdict(state, attempt.findings.get(name, set()))
+            for stage in again
+            for attempt in stage.attempts
+            for name, state in attempt.effects.items()
+            if name in OUTSIDE
+        }
+        return next((found for found in ("recovery_denied", "operator_review_required") if found in verdicts), None)
 
     def _holds(self, attempt: Attempt, session: int) -> bool:
         return attempt.state == "running" and attempt.session == session and attempt.expires > self.now
