@@ -7,6 +7,10 @@ from pipelines.console import checkpoint_pages as checkpoints
 from pipelines.console import views as pipelines
 from recovery import letter_views as letters
 from recovery import views as recovery
+from recovery.screens import effect_pages as effects
+from recovery.screens import fork_views as forks
+from recovery.screens import operation_pages as operations
+from recovery.screens import run_sections as sections
 
 app_name = "console"
 urlpatterns = [
@@ -24,9 +28,22 @@ urlpatterns = [
     path("runs/<uuid:run_id>/pause/", recovery.pause, name="pause"),
     path("runs/<uuid:run_id>/resume/", recovery.resume, name="resume"),
     path("runs/<uuid:run_id>/cancel/", recovery.cancel, name="cancel"),
+    path("runs/<uuid:run_id>/rerun/", forks.rerun, name="rerun"),
+    path("runs/<uuid:run_id>/replay/", forks.replay, name="replay"),
+    path("runs/<uuid:run_id>/effects/", effects.effect_list, name="effects"),
+    path("runs/<uuid:run_id>/evidence/", sections.evidence, name="evidence-graph"),
+    path("effects/<uuid:effect_id>/", effects.effect_page, name="effect"),
+    path("effects/<uuid:effect_id>/evidence/", effects.add_summary, name="effect-evidence"),
+    path("effects/<uuid:effect_id>/reconcile/", effects.reconcile_effect, name="effect-reconcile"),
     path("attempts/<uuid:attempt_id>/", pipelines.attempt_page, name="attempt"),
     path("stages/<uuid:stage_id>/retry/", recovery.retry, name="retry"),
     path("stages/<uuid:stage_id>/skip/", recovery.skip, name="skip"),
+    path("stages/<uuid:stage_id>/reconcile/", effects.reconcile_stage, name="reconcile"),
+    path("operations/", operations.operation_list, name="operations"),
+    path("operations/<uuid:operation_id>/", operations.operation_page, name="operation"),
+    path("operations/<uuid:operation_id>/approve/", operations.approve, name="operation-approve"),
+    path("operations/<uuid:operation_id>/reject/", operations.reject, name="operation-reject"),
+    path("approvals/", operations.approvals, name="approvals"),
     path("dead-letters/", pipelines.dead_letter_list, name="dead-letters"),
     path("dead-letters/<uuid:letter_id>/acknowledge/", letters.acknowledge, name="acknowledge"),
     path("dead-letters/<uuid:letter_id>/redrive/", letters.redrive, name="redrive"),

@@ -8,9 +8,12 @@ class RecoveryConfig(AppConfig):
 
     def ready(self) -> None:
         from pipelines import blockers, retention
+        from pipelines.console import run_page
         from recovery import waiting
+        from recovery.screens import run_sections
 
         blockers.also(waiting.blockers)
+        run_page.with_sections(run_sections.sections)
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")
         retention.goes_with_run("recovery_operation")

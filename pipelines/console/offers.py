@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipelines.access import CAPABILITIES, RECOVER, STEER, Actor
+from pipelines.access import CANCEL, CAPABILITIES, FORK, RECOVER, RESOLVE, STEER, Actor
 from pipelines.models import DeadLetter
 from pipelines.states import (
     ACTIVE_STAGE,
@@ -67,17 +67,22 @@ class StageFacts(Protocol):
 
 
 def for_run(run: RunFacts, actor: Actor) -> list[Offer]:
-    """Pause, resume, cancel."""
+    """Pause, resume, cancel; rerun and replay, which make a new run out of one that has ended."""
     return [
         Offer("pause", "Pause…", run.id, _run_refusal(run, actor, "pause")),
         Offer("resume", "Resume…", run.id, _run_refusal(run, actor, "resume")),
+        Offer("rerun", "Rerun…", run.id, _fork_refusal(run, actor)),
+        Offer("replay", "Replay…", run.id, _fork_refusal(run, actor)),
         Offer("cancel", "Cancel…", run.id, _run_refusal(run, actor, "cancel"), danger=True),
     ]
 
 
 def for_stage(stage: StageFacts, run: RunFacts, actor: Actor, *, denied: bool) -> list[Offer]:
-    """Retry and skip. `denied`: the stage's gate was rejected in this epoch."""
+    """Retry and skip, and reconcile where that is what it needs. `denied`: its gate was rejected in this epoch."""
+    doubtful = stage.state == StageState.NEEDS_RECONCILIATION
+    refusal = "" if actor.may(RESOLVE) else missing_right(actor, RESOLVE)
     return [
+        *([Offer("reconcile", "Reconcile…", stage.id, refusal)] if doubtful else []),
         Offer("retry", "Retry…", stage.id, _stage_refusal(stage, run, actor, "retry", denied)),
         Offer("skip", "Skip…", stage.id, _stage_refusal(stage, run, actor, "skip", denied)),
     ]
@@ -94,7 +99,7 @@ def for_letter(letter: DeadLetter, actor: Actor) -> list[Offer]:
 
 def recovery_refusal(actor: Actor) -> str:
     """Why this person may recover nothing here; empty where they may."""
-    return "" if actor.may(RECOVER) else _missing_right(actor, RECOVER)
+    return "" if actor.may(RECOVER) else missing_right(actor, RECOVER)
 
 
 def _letter_refusal(letter: DeadLetter, actor: Actor, verb: str) -> str:
@@ -106,8 +111,9 @@ def _letter_refusal(letter: DeadLetter, actor: Actor, verb: str) -> str:
 
 
 def _run_refusal(run: RunFacts, actor: Actor, verb: str) -> str:
-    if not actor.may(STEER):
-        return _missing_right(actor, STEER)
+    needed = CANCEL if verb == "cancel" else STEER
+    if not actor.may(needed):
+        return missing_right(actor, needed)
     if run.status in RUN_VERBS[verb]:
         return ""
     if run.status == RunStatus.CANCELLED:
@@ -117,6 +123,12 @@ def _run_refusal(run: RunFacts, actor: Actor, verb: str) -> str:
     if run.status in TERMINAL_RUN:
         return f"The run has ended: it is {run.status}."
     return f"The run is {run.status} already." if verb == "pause" else f"The run is not paused; it is {run.status}."
+
+
+def _fork_refusal(run: RunFacts, actor: Actor) -> str:
+    if not actor.may(FORK):
+        return missing_right(actor, FORK)
+    return "" if run.status in TERMINAL_RUN else f"The run is {run.status}: only one that has ended is made anew."
 
 
 def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, denied: bool) -> str:
@@ -141,6 +153,7 @@ def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, de
     return f"A stage that is {stage.state.replace('_', ' ')} cannot be {'retried' if verb == 'retry' else 'skipped'}."
 
 
-def _missing_right(actor: Actor, capability: str) -> str:
+def missing_right(actor: Actor, capability: str) -> str:
+    """That the actor's role is not enough, and which are."""
     roles = ", ".join(sorted(role.replace("_", " ") for role in CAPABILITIES[capability]))
     return f"Your role, {str(actor.role).replace('_', ' ')}, may not do this; it needs one of: {roles}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from pipelines import queries
 from pipelines.access import Actor
 from pipelines.blockers import NO_WORKER, NOBODY, PERSON, Blocker
-from pipelines.console import drawing, offers
+from pipelines.console import checkpoint_pages, drawing, offers
 from pipelines.console.events import MINOR, Told, tell
 from pipelines.console.overview import TELLING
 from pipelines.errors import Refusal
@@ -65,6 +65,24 @@ class Hold:
     stages: list[tuple[str, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page that another app adds: `place` is main or aside; its template gets `data`."""
+
+    place: str
+    template: str
+    data: Any
+
+
+_sections: list[Callable[[Actor, Run], list[Section]]] = []
+
+
+def with_sections(find: Callable[[Actor, Run], list[Section]]) -> None:
+    """From now on the page has these too."""
+    if find not in _sections:
+        _sections.append(find)
+
+
 @dataclass(slots=True)
 class RunLook:
     """The run page. `pulse` changes whenever something on the page did; `followers` only wait for other stages."""
@@ -83,6 +101,8 @@ class RunLook:
     followers: list[Blocker]
     events: list[Told]
     outside: list[dict[str, Any]]
+    checkpoints: checkpoint_pages.Recent
+    sections: list[Section]
     now: datetime
 
     @property
@@ -194,6 +214,8 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
         followers=[blocker for blocker in blockers if blocker.stage_id in followers],
         events=recent_events(run, {stage.id: stage.name for stage in stages}),
         outside=reconciliation_list(run.id) if run.status == RunStatus.CANCELLED else [],
+        checkpoints=checkpoint_pages.recent(run, {stage.id: stage.name for stage in stages}),
+        sections=[section for find in _sections for section in find(actor, run)],
         now=now,
     )
 

@@ -154,7 +154,7 @@ def section(request: HttpRequest, name: str, label: str, keys: str) -> SafeStrin
     """A link of the top bar, marked where one is."""
     address = reverse(name)
     home = address == reverse("console:runs")
-    below = [f"{address}{part}/" for part in ("runs", "stages", "attempts")] if home else [address]
+    below = [f"{address}{part}/" for part in ("runs", "stages", "attempts", "effects")] if home else [address]
     inside = request.path == address or request.path.startswith(tuple(below))
     current = mark_safe(' aria-current="page"') if inside else ""
     return format_html(

@@ -67,17 +67,23 @@ def in_place(request: ScreenRequest, ask: Ask, told: Told) -> Planned:
 
 
 def with_checks(request: ScreenRequest, asked: Asked) -> Asked:
-    """The request with the operator's checklist (P59, P87): needed where its plan may repeat something outside.
+    """A retry with the operator's checklist; for stages that never declare what they do outside, it says that somebody
+    looked."""
+    told = checked(request, asked, transitions.preview)
+    acknowledged = told.reason != asked.reason
+    return replace(told, choices={**asked.choices, "acknowledge_effects": acknowledged})
 
-    Its notes go with the reason; for stages that never declare what they do outside, they say that somebody looked.
+
+def checked(request: ScreenRequest, asked: Asked, preview: Callable[..., Plan]) -> Asked:
+    """The request with the notes of the operator's checklist (P59, P87), which go with the reason.
+
+    Refused while one is missing and the plan may repeat something outside.
     """
     try:
-        plan = transitions.preview(_bare(asked), actor=request.visit.actor)
+        plan = preview(_bare(asked), actor=request.visit.actor)
     except Refusal:
         return asked  # the verb refuses it too
-    notes = answers.read_checks(request.POST, at_stake(plan))
-    choices = {**asked.choices, "acknowledge_effects": bool(notes)}
-    return replace(asked, choices=choices, reason=answers.with_notes(asked.reason, notes))
+    return replace(asked, reason=answers.with_notes(asked.reason, answers.read_checks(request.POST, at_stake(plan))))
 
 
 def at_stake(plan: Plan) -> list[str]:

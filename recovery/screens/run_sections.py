@@ -1,0 +1,93 @@
+"""What a run's page shows of recovery: its effects, what it came out of and what came out of it, what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpResponse
+from django.views.decorators.http import require_safe
+
+from pipelines import queries
+from pipelines.access import Actor
+from pipelines.console.run_page import Section
+from pipelines.console.screens import ScreenRequest, screen, show
+from pipelines.models import Run
+from recovery.evidence_graph import Edge, Node, evidence_graph
+from recovery.models import Operation
+from recovery.screens import effect_pages, operation_pages
+
+EFFECTS, FORKS, OPERATIONS = 8, 6, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What the run came out of, and the newest of what came out of it."""
+
+    run: Run
+    source: Run | None
+    recovery: dict[str, Any] | None
+    forks: Sequence[Run]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The newest operations on the run."""
+
+    rows: Sequence[Operation]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """An edge of the evidence graph with both its nodes."""
+
+    edge: Edge
+    one: Node
+    other: Node
+
+    @property
+    def word(self) -> str:
+        return _WORDS[self.edge.kind]
+
+
+_WORDS = {
+    "asked_on": "was asked to be made anew or changed by",
+    "recorded": "recorded",
+    "starts_from": "is where it starts, for",
+    "judged": "was judged",
+    "decided_by": "was decided:",
+    "made": "made",
+}
+
+
+def sections(actor: Actor, run: Run) -> list[Section]:
+    """In a fixed number of statements, whatever the run holds."""
+    effects = effect_pages.of_run(run, EFFECTS)
+    asked = operation_pages.recent(run, OPERATIONS)
+    found = [Section("main", "recovery/_run_effects.html", effects)] if effects.rows else []
+    found.append(Section("aside", "recovery/_run_lineage.html", _lineage(actor, run)))
+    if asked:
+        told = Asked(asked[:OPERATIONS], len(asked) > OPERATIONS)
+        found.append(Section("aside", "recovery/_run_operations.html", told))
+    return found
+
+
+def _lineage(actor: Actor, run: Run) -> Lineage:
+    visible = queries.visible_runs(actor)
+    source = visible.filter(id=run.recovered_from_id).first() if run.recovered_from_id else None
+    forks = list(visible.filter(recovered_from=run).order_by("-created_at", "-id")[: FORKS + 1])
+    return Lineage(run, source, run.recovery, forks[:FORKS], len(forks) > FORKS)
+
+
+@require_safe
+@screen
+def evidence(request: ScreenRequest, run_id: Any) -> HttpResponse:
+    """The evidence graph of a run, as a list of what led to what (O59)."""
+    run = queries.run_detail(request.visit.actor, run_id)
+    graph = evidence_graph(request.visit.actor, run)
+    by_id = {node.id: node for node in graph.nodes}
+    led = [Led(edge, by_id[edge.from_id], by_id[edge.to_id]) for edge in graph.edges]
+    return show(request, "recovery/evidence.html", {"run": run, "graph": graph, "led": led})

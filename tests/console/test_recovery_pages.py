@@ -1,0 +1,422 @@
+"""Operations, approvals, effects and forks on screens: what was done, what it might repeat, who may let it go on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from hashlib import sha256
+from html import unescape
+from typing import Any
+
+import pytest
+import rfc8785
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from pipelines.access import CAPABILITIES, FORK, RESOLVE
+from pipelines.creation import Place
+from pipelines.models import Effect, Environment, Role, Run
+from recovery.models import EffectEvidence, Operation, Reconciliation
+from recovery.transitions import pause_run, resume_run
+from tests.cast import Hand, Person, stages_of
+from tests.clock import Clock
+from tests.console.conftest import Visitor, text_of
+from tests.console.test_planned_acts import shown
+from tests.recovery.stories import effect_of, in_review, leave_uncertain
+
+pytestmark = pytest.mark.django_db
+
+StartRun = Callable[..., Run]
+Browse = Callable[[Person], Visitor]
+OUTSIDE = {"name": "pay", "effect_mode": "external", "effect_protocol": "intent"}
+ATTACK = '"><script>alert(1)</script>'
+
+
+@pytest.fixture
+def failed(start_run: StartRun, hand: Hand) -> Run:
+    """A run whose second stage failed."""
+    run = start_run("load", "publish", "tell", name="orders")
+    hand.report(hand.take(), output={"rows": 12})
+    hand.report(hand.take(), "failed", error_code="UNIQUE", retryable=False)
+    return Run.objects.get(id=run.id)
+
+
+@pytest.fixture
+def reviewed(start_run: StartRun, hand: Hand) -> Operation:
+    """A rerun that is in review, because a committed effect is not cleared."""
+    run = start_run(OUTSIDE, "book", name="payroll")
+    job = hand.take()
+    effect_of(run, "pay", key="charge-7")
+    hand.report(job, "failed", error_code="DECLINED", retryable=False)
+    return in_review(Run.objects.get(id=run.id), from_step_id="pay")
+
+
+# forks
+
+
+def test_a_rerun_shows_what_is_kept_and_run_again_and_makes_the_new_run(
+    operator: Visitor, failed: Run, people: dict[str, Person]
+) -> None:
+    """O17, O20, O57, O58: the operator's checklist, the plan, then a run of its own; the source stays."""
+    page = operator.get(f"/console/runs/{failed.id}/rerun/")
+    told = unescape(text_of(page))
+    for words in (
+        "A rerun goes on from a checkpoint that is known to be good",
+        "Status failed",
+        "Workload billing, an inline run",
+        "Workspace acme, environment development",
+        "at publish; its signature is valid",
+        "Policies",
+        "Untouched this run: it stays failed",
+        "Kept 1 stage: load",
+        "Run again 1 stage: publish",
+        "Verdict recovery allowed",
+    ):
+        assert words in told
+    answer = operator.post(f"/console/runs/{failed.id}/rerun/", {"shown": shown(page), "reason": "row removed"})
+    fork = Run.objects.get(recovered_from=failed)
+    assert answer.headers["Location"] == f"/console/runs/{fork.id}/"
+    assert [stage.state for stage in stages_of(fork)] == ["completed", "ready", "pending"]
+    lineage = unescape(text_of(operator.get(f"/console/runs/{fork.id}/")))
+    assert "Forked from orders" in lineage
+    assert "Type rerun" in lineage
+    assert f"Original execution id {failed.id}" in lineage
+    source = operator.get(f"/console/runs/{failed.id}/").content.decode()
+    assert f'href="/console/runs/{fork.id}/"' in source
+    graph = unescape(text_of(operator.get(f"/console/runs/{fork.id}/evidence/")))
+    assert re.search(r"checkpoint \d at publish", graph)
+    assert "rerun operator-acme made" in graph
+
+
+def test_a_named_start_is_another_plan_and_is_looked_at_first(operator: Visitor, failed: Run) -> None:
+    """O57: an explicit from_step is a choice of its own."""
+    page = operator.get(f"/console/runs/{failed.id}/rerun/")
+    form = {"from_step_id": "load", "reason": "from the start"}
+    looked = operator.post(f"/console/runs/{failed.id}/rerun/", {"shown": shown(page), **form})
+    assert looked.status_code == 200
+    assert "New: 1 stage: load · runs at once; from a clean start" in text_of(looked)
+    assert not Run.objects.filter(recovered_from=failed).exists()
+    operator.post(f"/console/runs/{failed.id}/rerun/", {"shown": shown(looked), **form})
+    assert Run.objects.get(recovered_from=failed).stages.get(position=0).state == "ready"
+
+
+def test_a_replay_starts_anew_and_the_hint_changes_no_release(operator: Visitor, failed: Run) -> None:
+    """O37, O41."""
+    page = operator.get(f"/console/runs/{failed.id}/replay/")
+    assert "It does not bring back the earlier release" in text_of(page)
+    form = {"freeze_release": "yes", "reason": "to see it fail"}
+    looked = operator.post(f"/console/runs/{failed.id}/replay/", {"shown": shown(page), "look": "yes", **form})
+    operator.post(f"/console/runs/{failed.id}/replay/", {"shown": shown(looked), **form})
+    fork = Run.objects.get(recovered_from=failed)
+    assert [stage.state for stage in stages_of(fork)] == ["ready", "pending", "pending"]
+    assert fork.recovery is not None
+    assert fork.recovery["frozen_input"] is True
+    assert fork.release_id == failed.release_id
+
+
+def test_the_same_form_sent_twice_makes_one_run(operator: Visitor, failed: Run) -> None:
+    """O31: a double click or a reload never forks twice."""
+    address = f"/console/runs/{failed.id}/rerun/"
+    form = {"shown": shown(operator.get(address)), "reason": "once"}
+    operator.post(address, form)
+    again = operator.post(address, form, follow=True)
+    assert "A duplicate request" in text_of(again)
+    assert Run.objects.filter(recovered_from=failed).count() == 1
+
+
+def test_a_run_that_has_not_ended_is_not_forked_and_says_so(operator: Visitor, start_run: StartRun) -> None:
+    """O18: on the run's page, and on the dialog whoever opens it all the same."""
+    run = start_run("load")
+    page = operator.get(f"/console/runs/{run.id}/")
+    assert "Rerun, replay: the run is queued: only one that has ended is made anew." in text_of(page)
+    answer = operator.get(f"/console/runs/{run.id}/rerun/")
+    assert answer.status_code == 409
+    assert 'class="btn primary' not in answer.content.decode()
+
+
+def test_an_operators_rerun_in_a_protected_environment_waits_for_somebody_else(
+    browse: Browse,
+    people: dict[str, Person],
+    place: Place,
+    environments: dict[str, Environment],
+    start_run: StartRun,
+    new_hand: Any,
+) -> None:
+    """Model §5: asked for by the operator, approved by another, and only then made."""
+    production = environments["production"]
+    there = Place(place.workspace_id, place.application_id, production.id, production.slug)
+    run = start_run("load", "publish", name="payroll", in_place=there)
+    worker = Hand(there, "prod-1", ["Handler"])
+    worker.report(worker.take(), "failed", error_code="X", retryable=False)
+    operator = browse(people["operator"])
+    page = operator.get(f"/console/runs/{run.id}/rerun/")
+    assert "Needs approval 1 of admin, approver, release manager, never yours" in text_of(page)
+    answer = operator.post(
+        f"/console/runs/{run.id}/rerun/", {"shown": shown(page), "reason": "row removed"}, follow=True
+    )
+    assert "waits until somebody else approves it" in text_of(answer)
+    operation = Operation.objects.get()
+    assert (operation.state, Run.objects.count()) == ("awaiting_approval", 1)
+    mine = text_of(operator.get("/console/approvals/"))
+    assert "payroll" in mine
+    assert "may not do this; it needs one of: admin, approver, release manager" in mine
+    approver = browse(people["approver"])
+    form = approver.get(f"/console/operations/{operation.id}/approve/")
+    assert "Run again 1 stage: load" in text_of(form)
+    approver.post(f"/console/operations/{operation.id}/approve/", {"shown": shown(form), "reason": "seen"})
+    assert Run.objects.filter(recovered_from=run).count() == 1
+    told = text_of(approver.get(f"/console/operations/{operation.id}/"))
+    assert "Approved approver-acme: seen" in told
+    assert "Nothing waits for a decision" in text_of(approver.get("/console/approvals/"))
+
+
+# operations and approvals
+
+
+def test_what_is_in_review_says_why_and_only_somebody_else_lets_it_go_on(
+    browse: Browse, people: dict[str, Person], reviewed: Operation
+) -> None:
+    """O44, O45: the reasons, the effect that may repeat with its key, and who may decide."""
+    approver = browse(people["approver"])
+    page = unescape(text_of(approver.get("/console/approvals/")))
+    assert "Review required Rerun in payroll" in page
+    assert "May repeat pay: external http, committed; the outside system knows it by charge-7" in page
+    detail = text_of(approver.get(f"/console/operations/{reviewed.id}/"))
+    assert "Verdict operator review required" in detail
+    assert "it waits for somebody other than" in detail
+    form = approver.get(f"/console/operations/{reviewed.id}/approve/")
+    answer = approver.post(
+        f"/console/operations/{reviewed.id}/approve/", {"shown": shown(form), "reason": "the bank has none"}
+    )
+    fork = Run.objects.get(recovered_from=reviewed.run)
+    assert answer.headers["Location"] == f"/console/runs/{fork.id}/"
+    reviewed.refresh_from_db()
+    assert reviewed.disposition == "operator_review_required"
+    assert "let go on by approver-acme" in text_of(approver.get(f"/console/operations/{reviewed.id}/"))
+
+
+def test_an_operation_is_denied_only_with_a_reason_and_for_good(
+    browse: Browse, people: dict[str, Person], reviewed: Operation
+) -> None:
+    approver = browse(people["approver"])
+    address = f"/console/operations/{reviewed.id}/reject/"
+    assert approver.post(address, {"reason": " "}).status_code == 400
+    approver.post(address, {"reason": "it was paid"})
+    reviewed.refresh_from_db()
+    assert (reviewed.state, Run.objects.filter(recovered_from=reviewed.run).exists()) == ("denied", False)
+    again = browse(people["admin"]).post(f"/console/operations/{reviewed.id}/approve/", {"reason": "yes it was not"})
+    assert again.status_code in (403, 409)
+    assert "it is denied" in text_of(browse(people["admin"]).get(f"/console/operations/{reviewed.id}/")).lower()
+
+
+def test_whoever_asked_sees_why_they_may_not_decide(
+    browse: Browse, people: dict[str, Person], reviewed: Operation
+) -> None:
+    """Four eyes: admins included; said beforehand, and refused all the same."""
+    Operation.objects.update(requested_by=people["admin"].user)
+    admin = browse(people["admin"])
+    assert "you asked for it: somebody else must look at it" in text_of(admin.get("/console/approvals/"))
+    assert admin.post(f"/console/operations/{reviewed.id}/approve/", {"reason": "mine"}).status_code == 403
+    reviewed.refresh_from_db()
+    assert reviewed.state == "review_required"
+
+
+def test_a_plan_that_moved_while_it_waited_is_shown_anew_and_not_done(
+    browse: Browse, people: dict[str, Person], reviewed: Operation
+) -> None:
+    """F131, model §2: judged again at the moment of dispatch."""
+    approver = browse(people["approver"])
+    address = f"/console/operations/{reviewed.id}/approve/"
+    form = approver.get(address)
+    effect_of(reviewed.run, "pay", key="charge-8")
+    answer = approver.post(address, {"shown": shown(form), "reason": "seen"})
+    assert answer.status_code == 409
+    told = unescape(text_of(answer))
+    assert "This is another plan than the one before" in told
+    assert "New: pay: external http, committed; the outside system knows it by charge-8" in told
+    assert not Run.objects.filter(recovered_from=reviewed.run).exists()
+
+
+def test_operations_are_listed_newest_first_and_narrowed_by_links(
+    operator: Visitor, failed: Run, start_run: StartRun, people: dict[str, Person]
+) -> None:
+    actor = people["operator"].actor
+    other = start_run("load", name="other")
+    pause_run(other.id, actor=actor, reason="audit day")
+    resume_run(other.id, actor=actor)
+    told = text_of(operator.get("/console/operations/"))
+    assert told.index("Resume other") < told.index("Pause other")
+    narrowed = text_of(operator.get("/console/operations/?kind=pause"))
+    assert "audit day" in narrowed
+    assert "Resume other" not in narrowed
+    assert operator.get("/console/operations/?kind=explode").status_code == 400
+    assert "None that match" in text_of(operator.get(f"/console/operations/?execution_id={failed.id}"))
+
+
+@pytest.mark.parametrize("role", Role.values)
+def test_each_role_may_do_on_these_screens_what_the_table_says(
+    role: str, browse: Browse, people: dict[str, Person], failed: Run, reviewed: Operation
+) -> None:
+    """Model §5: links where it is possible, a disabled button with the reason where it is not."""
+    visitor = browse(people[role])
+    effect = Effect.objects.get()
+    run = visitor.get(f"/console/runs/{failed.id}/").content.decode()
+    for verb in ("rerun", "replay"):
+        address = f"/console/runs/{failed.id}/{verb}/"
+        assert (f'href="{address}"' in run) == (role in CAPABILITIES[FORK])
+        assert visitor.get(address).status_code == (200 if role in CAPABILITIES[FORK] else 403)
+    for page, addresses in (
+        (
+            f"/console/operations/{reviewed.id}/",
+            [f"/console/operations/{reviewed.id}/{v}/" for v in ("approve", "reject")],
+        ),
+        (f"/console/effects/{effect.id}/", [f"/console/effects/{effect.id}/{v}/" for v in ("evidence", "reconcile")]),
+    ):
+        body = visitor.get(page).content.decode()
+        for address in addresses:
+            assert (f'href="{address}"' in body) == (role in CAPABILITIES[RESOLVE])
+            assert visitor.get(address).status_code == (200 if role in CAPABILITIES[RESOLVE] else 403)
+
+
+# effects
+
+
+def test_an_effect_gets_evidence_and_a_finding_on_its_page(
+    browse: Browse, people: dict[str, Person], start_run: StartRun, hand: Hand, clock: Clock
+) -> None:
+    """O44, R13, P87: sealed evidence, a finding, and only then the stage goes on."""
+    run = start_run(OUTSIDE, "book")
+    (effect,) = leave_uncertain(run, hand, clock, {"key": "charge-7"})
+    approver = browse(people["approver"])
+    page = unescape(text_of(approver.get(f"/console/runs/{run.id}/")))
+    assert "Effects outside" in page
+    assert "external http pay with key charge-7 is unknown" in page
+    stage = f"/console/stages/{stages_of(run)[0].id}/reconcile/"
+    assert "Still open" in text_of(approver.get(stage))
+    early = approver.post(stage, {"outcome": "committed", "output": '"ok"', "reason": "seen"})
+    assert early.status_code == 409
+    summary = {"outcome": "committed", "charge": "ch_1"}
+    address = f"/console/effects/{effect.id}"
+    approver.post(
+        f"{address}/evidence/",
+        {
+            "source": "psp",
+            "summary": json.dumps(summary),
+            "digest": sha256(rfc8785.dumps(summary)).hexdigest(),
+            "clean": "yes",
+        },
+    )
+    approver.post(f"{address}/reconcile/", {"outcome": "committed", "reason": "seen in the bank"})
+    told = unescape(text_of(approver.get(f"{address}/")))
+    assert "psp sealed, clean" in told
+    assert "as it was stored" in told
+    assert "Committed approver-acme: seen in the bank" in told
+    assert "Reconciled committed" in told
+    approver.post(stage, {"outcome": "committed", "output": '{"charge": "ch_1"}', "reason": "seen"})
+    assert [one.state for one in stages_of(run)] == ["completed", "ready"]
+    listed = unescape(text_of(approver.get(f"/console/runs/{run.id}/effects/?state=reconciled_committed")))
+    assert "1 summary, 1 finding" in listed
+
+
+def test_answers_that_are_missing_or_wrong_are_refused_by_field_and_change_nothing(
+    browse: Browse, people: dict[str, Person], start_run: StartRun, hand: Hand, clock: Clock
+) -> None:
+    run = start_run(OUTSIDE)
+    (effect,) = leave_uncertain(run, hand, clock)
+    approver = browse(people["approver"])
+    for form, words in (
+        ({"summary": "{}"}, "who says so"),
+        ({"source": "psp", "summary": "{not json"}, "this is not JSON"),
+        ({"source": "psp", "summary": "[" * 100_000}, "this is not JSON"),
+        ({"source": "psp", "summary": "{}", "digest": "f" * 64}, "is not the SHA-256"),
+    ):
+        answer = approver.post(f"/console/effects/{effect.id}/evidence/", form)
+        assert answer.status_code == 400, form
+        assert words in text_of(answer)
+    assert approver.post(f"/console/effects/{effect.id}/reconcile/", {"reason": "x"}).status_code == 400
+    stage = f"/console/stages/{stages_of(run)[0].id}/reconcile/"
+    missing = approver.post(stage, {"outcome": "committed", "reason": "x"})
+    assert missing.status_code == 400
+    assert "completed with an output" in text_of(missing)
+    assert (EffectEvidence.objects.count(), Reconciliation.objects.count()) == (0, 0)
+
+
+def test_what_outside_systems_and_workers_send_is_text_and_never_markup(
+    browse: Browse, people: dict[str, Person], start_run: StartRun, hand: Hand, clock: Clock
+) -> None:
+    run = start_run({**OUTSIDE, "name": ATTACK}, name=ATTACK)
+    (effect,) = leave_uncertain(run, hand, clock, {"key": ATTACK})
+    Effect.objects.update(external_ref=ATTACK, detail={"x": ATTACK}, request_hash=ATTACK)
+    approver = browse(people["approver"])
+    approver.post(
+        f"/console/effects/{effect.id}/evidence/", {"source": ATTACK, "summary": json.dumps(ATTACK), "reason": ATTACK}
+    )
+    approver.post(f"/console/effects/{effect.id}/reconcile/", {"outcome": "absent", "reason": ATTACK})
+    operation = Operation.objects.get()
+    for address in (
+        f"/console/runs/{run.id}/",
+        f"/console/runs/{run.id}/effects/",
+        f"/console/runs/{run.id}/evidence/",
+        f"/console/effects/{effect.id}/",
+        f"/console/effects/{effect.id}/reconcile/",
+        f"/console/operations/{operation.id}/",
+        "/console/operations/",
+    ):
+        page = approver.get(address)
+        assert page.status_code == 200, address
+        assert "<script>alert" not in page.content.decode(), address
+
+
+def test_nobody_sees_another_workspaces_operations_and_effects(
+    browse: Browse, outsider: Person, reviewed: Operation
+) -> None:
+    """I16: a foreign id is 404, for looking and for acting."""
+    stranger = browse(outsider)
+    effect = Effect.objects.get()
+    for address in (
+        f"/console/operations/{reviewed.id}/",
+        f"/console/operations/{reviewed.id}/approve/",
+        f"/console/effects/{effect.id}/",
+        f"/console/effects/{effect.id}/evidence/",
+        f"/console/effects/{effect.id}/reconcile/",
+        f"/console/stages/{effect.stage_id}/reconcile/",
+        f"/console/runs/{reviewed.run_id}/rerun/",
+        f"/console/runs/{reviewed.run_id}/effects/",
+        f"/console/runs/{reviewed.run_id}/evidence/",
+    ):
+        assert stranger.get(address).status_code == 404, address
+    assert "payroll" not in text_of(stranger.get("/console/approvals/"))
+    assert "payroll" not in text_of(stranger.get("/console/operations/"))
+
+
+def test_no_page_asks_more_for_more_rows(
+    operator: Visitor, start_run: StartRun, hand: Hand, people: dict[str, Person]
+) -> None:
+    """N+1: operations, approvals, effects and the run's own page."""
+    few, many = start_run(OUTSIDE, key="few"), start_run(OUTSIDE, key="many")
+    for run, count in ((few, 1), (many, 12)):
+        job = hand.take()
+        for number in range(count):
+            effect_of(run, "pay", key=f"{run.id}-{number}")
+        hand.report(job, "failed", error_code="X", retryable=False)
+    before = {
+        path: _queries(operator, path)
+        for path in ("/console/operations/", "/console/approvals/")
+        if in_review(Run.objects.get(id=few.id))
+    }
+    for _ in range(8):
+        in_review(Run.objects.get(id=many.id))
+    for path, count in before.items():
+        assert _queries(operator, path) == count <= 10, path
+    for page in ("", "effects/", "evidence/"):
+        paths = [f"/console/runs/{run.id}/{page}" for run in (few, many)]
+        assert _queries(operator, paths[0]) == _queries(operator, paths[1]), page
+
+
+def _queries(visitor: Visitor, path: str) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        page = visitor.get(path)
+    assert page.status_code == 200
+    assert re.search(r"<h1", page.content.decode())
+    return len(captured)
