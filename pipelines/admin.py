@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from django.contrib import admin, messages
@@ -9,8 +10,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from pipelines import catalog, credentials, keyring
-from pipelines.access import Actor
+from pipelines.access import Actor, person
 from pipelines.audit import audited, record
+from pipelines.errors import Refusal
 from pipelines.models import (
     ApiKey,
     Application,
@@ -47,7 +49,7 @@ from pipelines.models import (
     WorkerSession,
     Workspace,
 )
-from pipelines.tenant_admin import DefinitionAdmin, TenantAdmin, acting, administered, raise_denied
+from pipelines.tenant_admin import DefinitionAdmin, TenantAdmin, acting, raise_denied
 
 SHOWN_ONCE = "This is the only time that it is shown: {secret}"
 
@@ -138,6 +140,17 @@ class SecretAdmin(DefinitionAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
+    def revoke_each(self, request: HttpRequest, rows: QuerySet[Any], verb: Callable[..., None]) -> None:
+        """Revokes what the user may, and says of each other one why it stays."""
+        for row in rows:
+            actor = person(request.user, self.workspace_of(row), "admin")
+            if actor is None:
+                continue  # not theirs to see
+            try:
+                verb(row.pk, actor=actor)
+            except Refusal as refusal:
+                self.message_user(request, f"{row.prefix}: {refusal.detail}", messages.ERROR)
+
     def show(self, request: HttpRequest, secret: str) -> None:
         self.message_user(request, SHOWN_ONCE.format(secret=secret), messages.WARNING)
 
@@ -164,9 +177,7 @@ class ApiKeyAdmin(SecretAdmin):
 
     @admin.action(description="Revoke the selected keys", permissions=["view"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        for key in queryset.filter(application__workspace__in=administered(request)).select_related("application"):
-            actor = acting(request, key.application.workspace_id) or raise_denied(key)
-            credentials.revoke_key(key.pk, actor=actor)
+        self.revoke_each(request, queryset.select_related("application"), credentials.revoke_key)
 
 
 @admin.register(PersonalToken)
@@ -185,9 +196,7 @@ class PersonalTokenAdmin(SecretAdmin):
 
     @admin.action(description="Revoke the selected tokens", permissions=["view"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[PersonalToken]) -> None:
-        for token in queryset.filter(workspace__in=administered(request)):
-            actor = acting(request, token.workspace_id) or raise_denied(token)
-            credentials.revoke_token(token.pk, actor=actor)
+        self.revoke_each(request, queryset, credentials.revoke_token)
 
 
 # history

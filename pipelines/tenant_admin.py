@@ -6,7 +6,8 @@ A superuser sees and changes what belongs to workspaces of which they are a memb
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, cast
 
@@ -14,10 +15,10 @@ from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 from pipelines.access import ADMINISTER, Actor, person
-from pipelines.audit import audited
+from pipelines.audit import DENIED, audited, record
 from pipelines.models import Member, Role, Workspace
 
 COUNTED = 10_000  # a list tells how long it is up to here, and no further
@@ -91,6 +92,43 @@ class TenantAdmin(admin.ModelAdmin):  # type: ignore[type-arg] # as above
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
+    def changeform_view(
+        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        with self._denial_recorded(request, object_id, "save"):
+            return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        with self._denial_recorded(request, object_id, "remove"):
+            return super().delete_view(request, object_id, extra_context)
+
+    def workspace_of(self, obj: Any) -> uuid.UUID:
+        for step in self.tenant.split("__"):
+            obj = getattr(obj, step)
+        return getattr(obj, "pk", obj)
+
+    @contextmanager
+    def _denial_recorded(self, request: HttpRequest, object_id: str | None, verb: str) -> Iterator[None]:
+        """Keeps in the audit what a member was denied to change; who is none is told nothing, and nothing is kept."""
+        try:
+            yield
+        except PermissionDenied:
+            actor = self._refused_actor(request, object_id) if request.method == "POST" else None
+            if actor is not None:
+                told = {} if object_id is None else {"id": object_id}
+                action = f"{self.opts.model_name}.{verb}"
+                record(actor, action, DENIED, code="permission_denied", data=told)
+            raise
+
+    def _refused_actor(self, request: HttpRequest, object_id: str | None) -> Actor | None:
+        if object_id is not None:
+            obj = self.get_object(request, object_id)
+            return None if obj is None else person(request.user, self.workspace_of(obj), "admin")
+        try:
+            return person(request.user, uuid.UUID(request.POST.get("workspace", "")), "admin")
+        except ValueError:
+            return None
+
 
 class DefinitionAdmin(TenantAdmin):
     """What admins of a workspace may make and change, each with an audit event. It stays in its workspace."""
@@ -126,11 +164,6 @@ class DefinitionAdmin(TenantAdmin):
         after = {name: str(form.cleaned_data[name]) for name in form.changed_data}
         with audited(actor, f"{self.opts.model_name}.save", id=str(obj.pk), before=before, after=after):
             super().save_model(request, obj, form, change)
-
-    def workspace_of(self, obj: Any) -> uuid.UUID:
-        for step in self.tenant.split("__"):
-            obj = getattr(obj, step)
-        return obj.pk
 
 
 def administered(request: HttpRequest) -> QuerySet[Workspace]:

@@ -12,10 +12,8 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from pipelines.console.screens import ScreenRequest, go_on, show
+from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, show
 from pipelines.errors import Refusal
-
-LONGEST_REASON = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +90,8 @@ def missing(name: str, message: str) -> Refusal:
 
 def ask(request: ScreenRequest, act: Act, reason: str, refusal: Refusal | None = None) -> HttpResponse:
     """The act as a form, with why it was refused."""
+    if refusal is not None:
+        record_refused_act(request, refusal)
     context = {"act": act, "reason": reason, "refusal": refusal, "here": request.path}
     status = refusal.status if refusal else 200
     return show(request, "console/act.html", context, part="console/_act.html", status=status)

@@ -6,6 +6,7 @@ it. The chosen workspace is kept in the session; `?workspace=SLUG` changes it.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -18,12 +19,28 @@ from django.urls import reverse
 from django.utils.cache import patch_vary_headers
 from django_htmx.http import HttpResponseClientRedirect
 
+from pipelines import audit
 from pipelines.access import VIEW, Actor
 from pipelines.errors import Refusal
 from pipelines.models import Member, Workspace
 from pipelines.sql import database_now
 
 SESSION_KEY = "workspace"
+LONGEST_REASON = 2000
+# How the audit calls what an act's address stands for; any other is called after its address.
+ACTIONS = {
+    "pause": "run.pause",
+    "resume": "run.resume",
+    "cancel": "run.cancel",
+    "rerun": "run.rerun",
+    "replay": "run.replay",
+    "retry": "stage.retry",
+    "skip": "stage.skip",
+    "reconcile": "stage.reconcile",
+    "acknowledge": "dead_letter.acknowledge",
+    "redrive": "dead_letter.redrive",
+    "discard": "dead_letter.discard",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +107,27 @@ def go_on(request: HttpRequest, address: str) -> HttpResponse:
 
 def refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     """The page of a refusal: what, why, and the way out. Never an empty list."""
+    record_refused_act(request, refusal)
     context = {"refusal": refusal, "visit": getattr(request, "visit", None)}
     page = "console/_refused.html" if getattr(request, "htmx", None) else "console/refused.html"
     return render(request, page, context, status=refusal.status)
+
+
+def record_refused_act(request: HttpRequest, refusal: Refusal) -> None:
+    """Has the audit keep what was refused to somebody who confirmed an act, unless the verb has recorded it already."""
+    visit: Visit | None = getattr(request, "visit", None)
+    match = request.resolver_match
+    if request.method != "POST" or visit is None or match is None:
+        return
+    action = ACTIONS.get(match.url_name or "", f"screen.{match.url_name}")
+    named = {name: found for name, found in match.kwargs.items() if isinstance(found, uuid.UUID)}
+    entry = audit.Entry(
+        run=named.pop("run_id", None),
+        stage=named.pop("stage_id", None),
+        reason=request.POST.get("reason", "")[:LONGEST_REASON].replace("\0", ""),
+        data={name: str(found) for name, found in named.items()},
+    )
+    audit.record_refusal(visit.actor, action, refusal, entry)
 
 
 def _chosen(request: HttpRequest, memberships: list[Member]) -> Member | None:

@@ -147,7 +147,7 @@ def test_a_stage_that_acts_outside_is_retried_only_with_the_three_checks_and_the
         assert stages_of(run)[0].state == "failed", left_out
     operator.post(address, {**CHECKED, "reason": "again"})
     assert stages_of(run)[0].state == "ready"
-    audit = AuditEvent.objects.get(action="stage.retry")
+    audit = AuditEvent.objects.get(action="stage.retry", outcome="allowed")
     assert audit.data["acknowledge_effects"] is True
     for note in ("again", "the bank has no such file", "IBAN corrected", "refuses a second file"):
         assert note in audit.reason
@@ -170,7 +170,7 @@ def test_stages_behind_that_acted_outside_need_the_checks_only_when_they_are_don
     assert [stage.state for stage in stages_of(run)] == ["completed", "completed"]
     operator.post(address, {**CHECKED, "scope": "stage_and_downstream", "reason": "again"})
     assert [stage.state for stage in stages_of(run)] == ["ready", "pending"]
-    assert AuditEvent.objects.get(action="stage.retry").data["acknowledge_effects"] is True
+    assert AuditEvent.objects.get(action="stage.retry", outcome="allowed").data["acknowledge_effects"] is True
     other = start_run("load", {"name": "pay", "effect_mode": "external"})
     hand.finish()
     operator.post(f"/console/stages/{stages_of(other)[0].id}/retry/", {"scope": "stage", "reason": "again"})

@@ -160,9 +160,48 @@ def test_a_key_is_shown_once_and_revoked_for_good(
     assert keys.find_key(secret) is None
     assert list(AuditEvent.objects.order_by("at", "id").values_list("action", "outcome")) == [
         ("api_key.issue", "allowed"),
+        ("apikey.save", "denied"),
         ("api_key.revoke", "allowed"),
         ("api_key.revoke", "no_op"),
     ]
+
+
+def test_who_may_not_revoke_is_told_so(
+    people: dict[str, Person], application: Application, environment: Environment
+) -> None:
+    """Model §5, F145: a missing right is said, and is in the audit; the key goes on working."""
+    key, secret = keys.issue_key(application, environment)
+    user = people["operator"].user
+    user.is_staff = True
+    user.save()
+    client = Client()
+    client.force_login(user)
+    page = client.post(path(ApiKey), {"action": "revoke", "_selected_action": [str(key.pk)]}, follow=True)
+    assert "may not administer" in page.content.decode()
+    assert keys.find_key(secret) is not None
+    event = AuditEvent.objects.get()
+    assert (event.action, event.outcome, event.channel, event.user) == ("api_key.revoke", "denied", "admin", user)
+
+
+def test_a_change_that_is_denied_is_in_the_audit(
+    people: dict[str, Person], environment: Environment, outsider: Person
+) -> None:
+    """F145: once, for a member without the right; an outsider is told nothing, and nothing is kept of them."""
+    for person, status in ((people["operator"], 403), (outsider, 302)):
+        person.user.is_staff = True
+        person.user.save()
+        client = Client()
+        client.force_login(person.user)
+        for verb in ("change", "delete"):
+            answer = client.post(path(Environment, f"{environment.pk}/{verb}/"), {"rank": 7, "protected": ""})
+            assert answer.status_code in (status, 403), verb
+    told = AuditEvent.objects.order_by("at").values_list("action", "outcome", "code", "user")
+    assert list(told) == [
+        (f"environment.{verb}", "denied", "permission_denied", people["operator"].user.pk)
+        for verb in ("save", "remove")
+    ]
+    environment.refresh_from_db()
+    assert environment.rank == 1
 
 
 def test_a_key_does_not_join_two_workspaces(boss: Client, application: Application, other_workspace: Workspace) -> None:
