@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import subprocess
 import threading
 import uuid
@@ -10,14 +12,19 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import psutil
 import pytest
+import rfc8785
 from recourse import (
     Client,
     Failure,
     GateDecisionConflict,
     IdempotencyConflict,
+    NeedsReconciliation,
+    OperatorReviewRequired,
     PermissionDenied,
+    PlanChanged,
     Registry,
     Release,
     StageContext,
@@ -320,3 +327,134 @@ def test_people_steer_runs_with_a_token(
     monkeypatch.setenv("RECOURSE_TOKEN", people["viewer"].token)
     with SyncClient(web[0]) as viewer, pytest.raises(PermissionDenied):
         viewer.executions.pause(run)
+
+
+EXTERNAL = {"effectMode": "external", "effectProtocol": "intent"}
+
+
+@pytest.fixture
+def person_client(web: Web, people: dict[str, Person]) -> Iterator[Callable[[str], SyncClient]]:
+    """A client for somebody in a role."""
+    with contextlib.ExitStack() as stack:
+        yield lambda role: stack.enter_context(SyncClient(web[0], token=people[role].token))
+
+
+def test_an_act_in_doubt_waits_for_a_person_who_finds_out(
+    client: SyncClient,
+    worker: Callable[[], Worker],
+    registry: Registry,
+    person_client: Callable[[str], SyncClient],
+) -> None:
+    """R4, R5, P59: unknown after sending; found absent it is done once more, with the same key."""
+    keys: list[str] = []
+    earlier: list[Any] = []
+
+    @registry.handler("Charge")
+    def charge(ctx: StageContext) -> Any:
+        with ctx.effect("external_http", step="charge") as effect:
+            keys.append(effect.key)
+            earlier.append(effect.earlier and effect.earlier.state)
+            if ctx.attempt == 1:
+                raise httpx.ReadTimeout("no answer")
+            effect.external_ref = "ch_1"
+        return effect.external_ref
+
+    worker()
+    run = reaches(client, create(client, stage("Charge", **EXTERNAL)), "blocked")
+    stage_id = run["stages"][0]["id"]
+    assert run["stages"][0]["status"] == "needs_reconciliation"
+    approver = person_client("approver")
+    (effect,) = approver.executions.effects(run["id"])["results"]
+    with pytest.raises(NeedsReconciliation):
+        approver.stages.reconcile(stage_id, outcome="absent", note="not looked yet")
+    with pytest.raises(PermissionDenied):
+        person_client("operator").stages.reconcile(stage_id, outcome="absent", note="not mine to say")
+    approver.executions.reconcile_effect(run["id"], effect["id"], outcome="absent", note="no such charge")
+    approver.stages.reconcile(stage_id, outcome="absent", note="no such charge")
+    assert reaches(client, run, "completed")["stages"][0]["output"] == "ch_1"
+    assert keys == [f"{stage_id}:1:charge"] * 2
+    assert earlier == [None, "reconciled_absent"]
+
+
+def test_a_pause_takes_hold_at_a_checkpoint_and_the_next_attempt_goes_on_from_it(
+    client: SyncClient,
+    worker: Callable[[], Worker],
+    registry: Registry,
+    person_client: Callable[[str], SyncClient],
+) -> None:
+    """O8, F50, F61."""
+    rows: list[tuple[int, int]] = []
+    begun = threading.Event()
+
+    @registry.handler("Rows")
+    async def count(ctx: StageContext) -> Any:
+        for row in range((ctx.restored or {"next": 0})["next"], 3):
+            rows.append((ctx.attempt, row))
+            begun.set()
+            while ctx.attempt == 1 and not ctx.pause_requested:
+                await asyncio.sleep(0.01)
+            await ctx.checkpoint_async({"next": row + 1})
+        return ctx.restored
+
+    worker()
+    run = create(client, stage("Rows"))
+    assert begun.wait(30)
+    operator = person_client("operator")
+    operator.executions.pause(run["id"], "looking")
+    reaches(client, run, "paused")
+    snapshot = operator.executions.snapshot(run["id"])
+    assert (snapshot["current_step_id"], snapshot["pause_reason"], snapshot["integrity"]) == (
+        "Rows",
+        "looking",
+        "valid",
+    )
+    assert {one["moment"] for one in operator.executions.checkpoints(run["id"])["results"]} >= {"run_start", "handler"}
+    operator.executions.resume(run["id"])
+    done = reaches(client, run, "completed")["stages"][0]
+    assert (done["output"], done["recoveryCount"]) == ({"next": 3}, 0)
+    assert rows == [(1, 0), (2, 1), (2, 2)]
+
+
+def test_a_rerun_is_planned_judged_and_let_go_on_by_evidence(
+    client: SyncClient,
+    worker: Callable[[], Worker],
+    registry: Registry,
+    person_client: Callable[[str], SyncClient],
+) -> None:
+    """O17, O27, O28, O42–O46: the clients' half of it, with typed refusals."""
+
+    @registry.handler("Charge")
+    def charge(ctx: StageContext) -> str:
+        with ctx.effect("external_http", step="charge") as effect:
+            effect.external_ref = "ch_1"
+        return "charged"
+
+    registry.add("Check", lambda ctx: Failure("BUSINESS_REJECTED", "no"))
+    worker()
+    failed = reaches(client, create(client, stage("Charge", **EXTERNAL), stage("Check")), "failed")["id"]
+    manager = person_client("release_manager")
+    plan = manager.executions.rerun(failed, from_step_id="Check", dry_run=True)
+    assert [line["stage"] for line in plan["kept"]] == ["Charge"]
+    with pytest.raises(PlanChanged) as changed:
+        manager.executions.rerun(failed, from_step_id="Check", plan_digest="0" * 64)
+    assert changed.value.plan["plan_digest"] == plan["plan_digest"]
+    fork = manager.executions.rerun(failed, from_step_id="Check", plan_digest=plan["plan_digest"])
+    assert client.runs.get(fork["execution_id"])["stages"][0]["status"] == "completed"
+
+    with pytest.raises(OperatorReviewRequired) as review:
+        manager.executions.replay(failed)
+    assert review.value.operation_id
+    assert review.value.disposition == "operator_review_required"
+    assert review.value.reasons
+    (effect,) = manager.executions.effects(failed)["results"]
+    summary = {"outcome": "committed", "ref": "ch_1"}
+    digest = hashlib.sha256(rfc8785.dumps(summary)).hexdigest()
+    approver = person_client("approver")
+    approver.executions.add_evidence(
+        failed, effect["id"], summary=summary, source="bank", sealed=True, clean=True, digest=digest
+    )
+    approver.executions.reconcile_effect(failed, effect["id"], outcome="committed", note="in the bank's books")
+    replay = manager.executions.replay(failed)
+    assert replay["disposition"] == "recovery_allowed_reconciled"
+    assert {one["kind"] for one in manager.operations.list()["results"]} >= {"rerun", "replay"}
+    assert manager.executions.evidence(failed)["nodes"]
