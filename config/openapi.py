@@ -20,7 +20,11 @@ from pipelines.api.shapes import Shape
 
 OPERATIONS: list[URLPattern | URLResolver] = [
     path("v1/", include("pipelines.api.operations")),
+    path("v1/", include("pipelines.api.checkpoints")),
+    path("v1/", include("pipelines.api.effects")),
+    path("v1/", include("pipelines.api.signing_keys")),
     path("v1/", include("recovery.api")),
+    path("v1/", include("recovery.evidence_graph_api")),
 ]
 APPLICATION: list[URLPattern | URLResolver] = [
     path("", include("pipelines.api.application")),

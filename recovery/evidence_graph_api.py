@@ -35,7 +35,7 @@ class EdgeView(Shape):
     kind = Text()
 
 
-class EvidenceView(Shape):
+class EvidenceGraphView(Shape):
     """`complete` is false when older operations were left out."""
 
     nodes = ListOf(child=NodeView())
@@ -49,7 +49,7 @@ class Evidence(OperationsEndpoint):
     access = {"GET": VIEW}
     for_key = True
 
-    @extend_schema(responses=EvidenceView)
+    @extend_schema(responses=EvidenceGraphView)
     def get(self, call: Call) -> HttpResponse:
         graph = evidence_graph(call.actor, call.target)
         return answer(

@@ -56,7 +56,7 @@ class CheckpointRequest(Shape):
     recovery_posture = Posture()
 
 
-class EvidenceRequest(Shape):
+class AddedEvidenceRequest(Shape):
     """What is added to a checkpoint. Nothing that it says can be changed."""
 
     evidence = JsonObject(max_bytes=EVIDENCE_BYTES, exact=True)
@@ -101,7 +101,7 @@ class CheckpointView(Shape):
     superseded = Flag()
 
 
-class Envelope(Shape):
+class SignatureEnvelope(Shape):
     algorithm = Text(allow_null=True)
     key_id = Text(allow_null=True)
     signature = Text(allow_null=True)
@@ -120,7 +120,7 @@ class SignedIdentity(Shape):
     payload_digest = Text()
 
 
-class EvidenceView(Shape):
+class AddedEvidence(Shape):
     evidence = AnyJson()
     digest = Text()
     added_by = Text()
@@ -129,9 +129,9 @@ class EvidenceView(Shape):
 
 class WholeCheckpoint(CheckpointView):
     payload = AnyJson(allow_null=True, help_text="null where what is stored is no JSON any more")
-    envelope = Envelope()
+    envelope = SignatureEnvelope()
     signed = SignedIdentity()
-    evidence = ListOf(child=EvidenceView())
+    evidence = ListOf(child=AddedEvidence())
 
 
 def checkpoint_view(one: Checkpoint, integrity: Verdict, names: dict[uuid.UUID, str], latest: int) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class OneCheckpoint(OperationsEndpoint):
     """One checkpoint with what it says. PATCH, for a service with a runtime key, adds evidence and nothing else."""
 
     access = {"GET": VIEW, "PATCH": CHECKPOINT}
-    bodies = {"PATCH": EvidenceRequest}
+    bodies = {"PATCH": AddedEvidenceRequest}
     actions = {"PATCH": "checkpoint.add_evidence"}
     for_key = True
 
@@ -239,7 +239,7 @@ class OneCheckpoint(OperationsEndpoint):
     def get(self, call: Call) -> HttpResponse:
         return answer(_whole(call.target))
 
-    @extend_schema(request=EvidenceRequest, responses=WholeCheckpoint)
+    @extend_schema(request=AddedEvidenceRequest, responses=WholeCheckpoint)
     def patch(self, call: Call) -> HttpResponse:
         checkpoint: Checkpoint = call.target
         body = call.body["evidence"]

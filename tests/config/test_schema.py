@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
 from config.openapi import application_schema, operations_schema
 from config.security import POLICY
 from config.wsgi import application
-from pipelines import catalog, releases
-from pipelines.models import Application, DeadLetter, Environment, Run
+from pipelines import catalog, keys, releases
+from pipelines.models import Application, Checkpoint, DeadLetter, Environment, KeyScope, Run
 from tests.cast import Hand, Person, Worker, stages_of
 from tests.recovery.stories import effect_of, in_review
 
@@ -81,6 +81,7 @@ def things(
         "application_id": str(application.id),
         "release_id": str(release.id),
         "policy_id": str(policy.id),
+        "checkpoint_id": str(Checkpoint.objects.filter(run=run).latest("sequence").id),
     }
 
 
@@ -89,6 +90,15 @@ def things(
 def test_the_operations_api_answers_as_it_says(case: Any, things: dict[str, str], people: dict[str, Person]) -> None:
     """Never a 500; status, content type and shape as documented."""
     call(case, things, {"Authorization": f"Bearer {people['admin'].token}"})
+
+
+@operations.include(path_regex="/checkpoints").parametrize()
+@BOUNDED
+def test_the_runtime_routes_answer_a_service_as_they_say(
+    case: Any, things: dict[str, str], application: Application, environment: Environment
+) -> None:
+    """Never a 500; status, content type and shape as documented."""
+    call(case, things, {"X-API-Key": keys.issue_key(application, environment, scope=KeyScope.RUNTIME)[1]})
 
 
 @applications.parametrize()
