@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 from config.openapi import application_schema, operations_schema
 from config.security import POLICY
 from config.wsgi import application
-from pipelines import catalog, keys, releases
+from pipelines import catalog, keyring, keys, releases
 from pipelines.models import Application, Checkpoint, DeadLetter, Environment, KeyScope, Run
 from tests.cast import Hand, Person, Worker, stages_of
 from tests.recovery.stories import effect_of, in_review
