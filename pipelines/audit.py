@@ -2,9 +2,10 @@
 
 A request is what somebody known asked to be changed: a mutating call of `/v1`, a creation, cancel or gate decision by
 an application, an act on a screen, a save or action of the admin site, a change that a command makes. It leaves one
-event, whether it was allowed, changed nothing, was denied or failed, also when its body was wrong. The event commits
-with what it tells of; a refusal's has a transaction of its own. Not requests: reading, previews, and what workers say,
-which the engine's own events tell. Serves O4, F145, I7.
+event, whether it was allowed, changed nothing, was denied or failed, also when its body was wrong; what is recovered
+has the event `execution.recovery_disposition` besides (O27). The event commits with what it tells of; a refusal's has a
+transaction of its own. Not requests: reading, previews, and what workers say, which the engine's own events tell.
+Serves O4, F145, I7.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +32,7 @@ INTERNAL_ERROR = "internal_error"
 SAYING_NO = frozenset({"checkpoint_integrity_invalid", "recovery_denied"})  # as final as a missing right
 
 log = structlog.get_logger(__name__)
+_inside: ContextVar[bool] = ContextVar("inside_audited", default=False)
 
 
 @dataclass(slots=True)
@@ -67,7 +70,8 @@ def audited(
 ) -> Iterator[Entry]:
     """One transaction for a verb and its audit event; a refusal undoes the verb and is recorded in one of its own.
 
-    A refusal that comes out of here has its event: `record_refusal` further up adds no second one.
+    A refusal that comes out of here has its event: `record_refusal` further up adds no second one. Within another
+    `audited` it is the outer one that records, as its end undoes all that was written within.
     """
     entry = Entry(
         run=run,
@@ -79,16 +83,22 @@ def audited(
         after=after,
         data=dict(data),
     )
+    is_outermost = not _inside.get()
+    token = _inside.set(True)
     try:
         with transaction.atomic():
             yield entry
             write(actor, action, entry)
     except Refusal as refusal:
-        record_refusal(actor, action, refusal, entry)
+        if is_outermost:
+            record_refusal(actor, action, refusal, entry)
         raise
     except Exception:
-        _record_fault(actor, action, entry)
+        if is_outermost:
+            _record_fault(actor, action, entry)
         raise
+    finally:
+        _inside.reset(token)
 
 
 def record_refusal(actor: Actor, action: str, refusal: Refusal, entry: Entry) -> None:

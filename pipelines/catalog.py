@@ -15,7 +15,7 @@ from django.db.models import Max
 
 from pipelines import keyring
 from pipelines.access import ADMINISTER, RELEASE, Actor
-from pipelines.audit import NO_OP, audited
+from pipelines.audit import ALLOWED, NO_OP, audited, record
 from pipelines.errors import Refusal
 from pipelines.models import Application, Environment, Pipeline, Policy, Workspace
 
@@ -39,9 +39,14 @@ def furnish(workspace: Workspace) -> None:
     keyring.prepare(workspace.id)
 
 
-def ensure_environment(workspace: Workspace, slug: str) -> tuple[Environment, bool]:
-    """The rung of that name; a new one is put on top of the ladder, unprotected."""
-    return Environment.objects.get_or_create(workspace=workspace, slug=slug, defaults={"rank": _top(workspace.id) + 1})
+def ensure_environment(workspace: Workspace, slug: str, *, actor: Actor) -> tuple[Environment, bool]:
+    """The rung of that name, which a command names; a new one is put on top of the ladder, unprotected."""
+    with transaction.atomic():
+        defaults = {"rank": _top(workspace.id) + 1}
+        environment, created = Environment.objects.get_or_create(workspace=workspace, slug=slug, defaults=defaults)
+        if created:
+            record(actor, "environment.save", ALLOWED, data={"environment": slug, "created": True})
+    return environment, created
 
 
 def save_environment(

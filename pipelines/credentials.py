@@ -15,9 +15,9 @@ from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from pipelines import keys
+from pipelines import catalog, keys
 from pipelines.access import ADMINISTER, Actor
-from pipelines.audit import NO_OP, audited
+from pipelines.audit import ALLOWED, NO_OP, audited, record
 from pipelines.errors import Refusal
 from pipelines.models import ApiKey, Application, Environment, KeyScope, Member, PersonalToken, Role, Workspace
 from pipelines.models.base import RecourseNow
@@ -30,6 +30,16 @@ def console_operator(workspace: Workspace) -> Actor:
     except (OSError, KeyError):
         name = "console"
     return Actor(name=f"{name} (shell)", workspace_id=workspace.id, channel="command", role=Role.ADMIN)
+
+
+def shell(slug: str) -> tuple[Workspace, Actor, bool]:
+    """The workspace that a command names, made when it is missing, whoever has the shell, and whether it is new."""
+    with transaction.atomic():
+        workspace, created = catalog.ensure_workspace(slug)
+        actor = console_operator(workspace)
+        if created:
+            record(actor, "workspace.save", ALLOWED, data={"workspace": slug})
+    return workspace, actor, created
 
 
 def issue_key(

@@ -36,12 +36,11 @@ def seed(base_url: str) -> None:
     from django.contrib.auth import get_user_model
     from django.db import transaction
 
-    from pipelines import catalog, credentials
+    from pipelines import credentials
     from pipelines.models import Role
 
     with transaction.atomic():
-        workspace, created = catalog.ensure_workspace(WORKSPACE)
-        actor = credentials.console_operator(workspace)
+        workspace, actor, created = credentials.shell(WORKSPACE)
         if created:
             for user in get_user_model().objects.filter(is_superuser=True, is_active=True):
                 credentials.set_role(actor=actor, user=user, role=Role.ADMIN)

@@ -115,7 +115,8 @@ def test_a_token_makes_the_person_a_member_in_that_one_role() -> None:
         assert found[3] == "operator", "the role is looked up, not kept in the token"
     assert first not in str(list(PersonalToken.objects.values()))
     channels = AuditEvent.objects.values_list("action", "channel").distinct()
-    assert set(channels) == {("member.save", "command"), ("token.issue", "command")}
+    made = {("workspace.save", "command"), ("member.save", "command"), ("token.issue", "command")}
+    assert set(channels) == made
 
 
 def test_an_inactive_user_gets_no_token() -> None:
@@ -160,6 +161,9 @@ def test_who_may_not_release_is_refused(definition: Path, people: dict[str, Pers
         assert error.returncode == 2
         assert by in str(error) or "needs one of" in str(error)
     assert not Pipeline.objects.exists()
+    told = AuditEvent.objects.order_by("at").values_list("action", "outcome", "channel", "on_behalf_of")
+    denied = ("release.register", "denied", "command")
+    assert list(told) == [(*denied, ""), (*denied, "nobody")], "whoever has the shell said a name that is no member's"
 
 
 def test_what_is_wrong_with_a_definition_is_said_line_by_line(tmp_path: Path, people: dict[str, Person]) -> None:

@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 from django.db import transaction
 
 from pipelines import catalog, credentials
+from pipelines.access import Actor
 from pipelines.management.console_command import ConsoleCommand, name, slug
 from pipelines.models import Environment, KeyScope, Workspace
 
@@ -35,11 +36,10 @@ class Command(ConsoleCommand):
 
     @transaction.atomic
     def handle(self, *_: Any, **options: Any) -> None:
-        workspace, created = catalog.ensure_workspace(options["workspace"])
+        workspace, actor, created = credentials.shell(options["workspace"])
         if created:
             self.note(f"created the workspace {workspace.slug}")
-        environment = self._environment(workspace, options["environment"])
-        actor = credentials.console_operator(workspace)
+        environment = self._environment(workspace, options["environment"], actor)
         application, created = catalog.save_application(actor=actor, name=options["application"])
         if created:
             self.note(f"created the application {application.name}")
@@ -48,12 +48,12 @@ class Command(ConsoleCommand):
         )
         self.stdout.write(issued[1])
 
-    def _environment(self, workspace: Workspace, wanted: str | None) -> Environment:
+    def _environment(self, workspace: Workspace, wanted: str | None, actor: Actor) -> Environment:
         if wanted is None:
             lowest = Environment.objects.filter(workspace=workspace).order_by("rank", "slug").first()
             if lowest is not None:
                 return lowest
-        environment, created = catalog.ensure_environment(workspace, wanted or "development")
+        environment, created = catalog.ensure_environment(workspace, wanted or "development", actor=actor)
         if created:
             self.note(f"created the environment {environment.slug} on top of the ladder, unprotected")
         return environment

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.db import transaction
 
-from pipelines import catalog, credentials
+from pipelines import credentials
 from pipelines.management.console_command import ConsoleCommand, slug
 from pipelines.models import Role
 
@@ -29,9 +29,8 @@ class Command(ConsoleCommand):
         user, created = credentials.ensure_user(options["user"])
         if created:
             self.note(f"created the user {user.get_username()}, who has no password yet")
-        workspace, created = catalog.ensure_workspace(options["workspace"])
+        workspace, actor, created = credentials.shell(options["workspace"])
         if created:
             self.note(f"created the workspace {workspace.slug}")
-        actor = credentials.console_operator(workspace)
         credentials.set_role(actor=actor, user=user, role=options["role"])
         self.stdout.write(credentials.issue_token(actor=actor, user=user)[1])

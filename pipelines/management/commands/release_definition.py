@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import CommandParser
 
-from pipelines import catalog, releases
+from pipelines import audit, catalog, credentials, releases
 from pipelines.access import RELEASE, Actor, person
 from pipelines.api.bodies import MIB
 from pipelines.definitions import Definition, read_document, with_defaults
@@ -38,9 +38,9 @@ class Command(ConsoleCommand):
         path: Path = options["file"]
         document = read_document(path.read_bytes(), toml=path.suffix.lower() == ".toml")
         definition = with_defaults(Definition.clean(document))
-        workspace, actor = _member(options["workspace"], options["by"])
-        actor.require(RELEASE)
-        environment, created = catalog.ensure_environment(workspace, options["environment"])
+        workspace = workspace_of(options["workspace"])
+        actor = _releaser(workspace, options["by"])
+        environment, created = catalog.ensure_environment(workspace, options["environment"], actor=actor)
         if created:
             self.note(f"created the environment {environment.slug} on top of the ladder, unprotected")
         release, new = releases.register_release(
@@ -72,11 +72,18 @@ def _definition_file(text: str) -> Path:
     return path
 
 
-def _member(workspace_slug: str, user_name: str) -> tuple[Workspace, Actor]:
-    workspace = workspace_of(workspace_slug)
+def _releaser(workspace: Workspace, user_name: str) -> Actor:
+    """The member who releases; refused, with an audit event, to anyone who may not, or is none."""
     model = get_user_model()
     user = model.objects.filter(**{model.USERNAME_FIELD: user_name}, is_active=True).first()
     actor = person(user, workspace.id, "command") if user else None
-    if actor is None:
-        raise Refusal("permission_denied", f"{user_name!r} is no member of the workspace {workspace_slug!r}")
-    return workspace, actor
+    entry = audit.Entry()
+    try:
+        if actor is None:
+            entry.on_behalf_of = user_name
+            raise Refusal("permission_denied", f"{user_name!r} is no member of the workspace {workspace.slug!r}")
+        actor.require(RELEASE)
+    except Refusal as refusal:
+        audit.record_refusal(actor or credentials.console_operator(workspace), "release.register", refusal, entry)
+        raise
+    return actor
