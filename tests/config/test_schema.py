@@ -81,6 +81,7 @@ def things(
         "application_id": str(application.id),
         "release_id": str(release.id),
         "policy_id": str(policy.id),
+        "key_id": str(keyring.read(run.workspace_id).active),
         "checkpoint_id": str(Checkpoint.objects.filter(run=run).latest("sequence").id),
     }
 
