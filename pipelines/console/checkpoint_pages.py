@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 
 from pipelines import queries
 from pipelines.checkpoint_reading import verify, verify_all
+from pipelines.console import drawing
 from pipelines.console.differences import Change, compare
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.errors import Refusal
@@ -25,6 +26,7 @@ from pipelines.paging import page_of, read_cut
 PER_PANEL = 5  # on the run page
 EVIDENCE_SHOWN = 50
 PLACES_SHOWN = 500
+TICKS_SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,17 @@ def recent(run: Run, names: dict[uuid.UUID, str]) -> Recent:
         return Recent(None, (), 0)
     newest = Line(rows[0], _named(rows[0], names), verify(rows[0]).value, superseded=False)
     return Recent(newest, tuple(row.sequence for row in rows), rows[0].sequence)
+
+
+def ticks(run: Run, axis: drawing.Axis) -> dict[uuid.UUID, list[drawing.Tick]]:
+    """The newest checkpoints as ticks on the rows of their stages, by stage."""
+    found: dict[uuid.UUID, list[drawing.Tick]] = {}
+    rows = Checkpoint.objects.filter(run=run).order_by("-sequence")
+    for stage, sequence, moment, at in rows.values_list("stage", "sequence", "moment", "recorded_at")[:TICKS_SHOWN]:
+        title = f"checkpoint {sequence}, {moment.replace('_', ' ')}, {at:%H:%M:%S}"
+        if stage is not None:
+            found.setdefault(stage, []).append(drawing.Tick(axis.place(at), title))
+    return found
 
 
 @require_safe

@@ -25,6 +25,14 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Tick:
+    """A checkpoint on a stage's row."""
+
+    x: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
 class Axis:
     """The stretch of time that the drawing shows."""
 

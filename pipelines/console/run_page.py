@@ -45,6 +45,7 @@ class StageLine:
 
     stage: Stage
     bars: list[drawing.Bar]
+    ticks: list[drawing.Tick]
     tries: int
     gate: Gate | None
     letter: DeadLetter | None
@@ -180,6 +181,7 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
     }
     axis = drawing.axis_of(run, [attempt for found in attempts.values() for attempt in found], now)
     names = {stage.position: stage.name for stage in stages}
+    ticks = checkpoint_pages.ticks(run, axis)
     lines = [
         _line(
             stage,
@@ -187,6 +189,7 @@ def look(actor: Actor, run_id: uuid.UUID, position: int | None) -> RunLook:
             actor,
             axis=axis,
             attempts=attempts[stage.id],
+            ticks=ticks.get(stage.id, []),
             gates=gates[stage.id],
             letter=letters.get(stage.id),
             names=names,
@@ -323,6 +326,7 @@ def _line(
     *,
     axis: drawing.Axis,
     attempts: list[Attempt],
+    ticks: list[drawing.Tick],
     gates: list[Gate],
     letter: DeadLetter | None,
     names: dict[int, str],
@@ -334,6 +338,7 @@ def _line(
     return StageLine(
         stage=stage,
         bars=drawing.bars_of(axis, attempts, gates, due, now),
+        ticks=ticks,
         tries=len(attempts),
         gate=gate,
         letter=letter,

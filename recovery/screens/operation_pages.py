@@ -61,7 +61,7 @@ def operation_page(request: ScreenRequest, operation_id: uuid.UUID) -> HttpRespo
     made = OperationDecision.objects.filter(operation=operation).select_related("user").order_by("at", "id")
     context = {
         "operation": operation,
-        "steps": _steps(operation),
+        "steps": plan_lines.deeds(operation.plan) if operation.plan else [],
         "verdict": _verdict(operation),
         "decisions": list(made),
         "target": target,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipelines.console.acts import Step
+from pipelines.states import StageState
 from recovery.operations import JUDGED
 from recovery.states import Disposition
 
@@ -18,6 +19,7 @@ Json = Mapping[str, Any]
 NAMED = 8  # of many stages
 SHOWN = 20  # of many effects, differences or reasons
 LONGEST = 160
+EACH_IN_TURN = "each once what it waits for lets it go on"
 
 VERDICTS = {
     Disposition.RECOVERY_ALLOWED: "nothing committed outside may be repeated",
@@ -28,7 +30,16 @@ VERDICTS = {
 
 
 def lines(plan: Json) -> list[Step]:
-    """What the plan would do, line by line."""
+    """What the plan would do, with its verdict, line by line."""
+    return [
+        *deeds(plan),
+        *(verdict(plan) if plan["kind"] in JUDGED else ()),
+        *(_agreement(one) for one in plan["approvals"]),
+    ]
+
+
+def deeds(plan: Json) -> list[Step]:
+    """What the plan would do, and what may happen outside."""
     return [
         *_stages("Kept", plan["kept"], "completed"),
         *_stages("Run again", plan["run_again"]),
@@ -37,8 +48,6 @@ def lines(plan: Json) -> list[Step]:
         *_cut([_difference(one) for one in plan["differences"]], "Changed"),
         *_cut([Step("blocked", "May repeat", _effect(one)) for one in plan["may_repeat"]], "May repeat"),
         *_cut([Step("running", "May go on", text) for text in plan["goes_on_outside"]], "May go on"),
-        *(verdict(plan) if plan["kind"] in JUDGED else ()),
-        *(_agreement(one) for one in plan["approvals"]),
     ]
 
 
@@ -53,11 +62,16 @@ def verdict(judged: Json) -> list[Step]:
 
 
 def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]:
-    """One line for the stages that fare alike, with the glyph of what the first of them becomes."""
+    """One line for the stages that fare alike, with the glyph of what the first of them becomes.
+
+    Where several wait, each for its own, one line says that of all of them.
+    """
     alike: dict[str, list[Json]] = {}
+    waits = {line["why"] for line in told if line["to"] == StageState.PENDING}
     for line in told:
         stale = "; marked as made from an older result" if line["stale"] and "older result" not in line["why"] else ""
-        alike.setdefault(f"{line['why']}{stale}", []).append(line)
+        why = EACH_IN_TURN if line["why"] in waits and len(waits) > 1 else line["why"]
+        alike.setdefault(f"{why}{stale}", []).append(line)
     for why, group in alike.items():
         names = [line["stage"] for line in group]
         count = f"{len(names)} {'stage' if len(names) == 1 else 'stages'}"

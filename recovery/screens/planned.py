@@ -24,6 +24,7 @@ from recovery import answers, transitions
 from recovery.operations import Done
 from recovery.plans import Asked, Plan
 from recovery.screens import plan_lines
+from recovery.states import Disposition
 
 SALT = "plan that was shown"
 UNSAID = "-"  # a reason is asked for on the form, not before it
@@ -159,10 +160,21 @@ def _show(
             shown=_write(shown),
             digest=plan.digest,
             answers={**act.answers, "at_stake": at_stake(plan), "plan": plan},
+            button=_button(act, plan),
         ),
         reason,
         refusal,
     )
+
+
+def _button(act: Act, plan: Plan) -> str:
+    """What confirming comes to; blank where it would only be denied. A checklist may still clear what it is about."""
+    disposition = plan.verdict.disposition
+    if disposition == Disposition.RECOVERY_DENIED:
+        return ""
+    if disposition == Disposition.OPERATOR_REVIEW_REQUIRED and any(one.effect_class for one in plan.may_repeat):
+        return "Ask for a review"
+    return "Ask for approval" if plan.agreements else act.button
 
 
 def _marked(steps: Sequence[Step], before: Shown) -> list[Step]:
