@@ -56,6 +56,6 @@ $(VENV)/bin/recourse: Makefile | $(PY)
 	printf '#!/bin/sh\nexec "$$(dirname "$$0")/python" -m recourse "$$@"\n' > $@
 	chmod +x $@
 
-$(VENV)/.development: requirements-dev.lock $(VENV)/.runtime $(VENV)/bin/recourse
+$(VENV)/.development: requirements-dev.lock $(VENV)/.runtime | $(VENV)/bin/recourse
 	$(PIP) -r requirements-dev.lock
 	touch $@
