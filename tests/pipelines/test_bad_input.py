@@ -55,6 +55,27 @@ RUN = {
 }
 LINE = {"at": "2026-01-01T00:00:00Z", "level": "info", "message": "m", "fields": {"n": 1}}
 ID = "5f0c7f4e-0d5e-4a53-9d0c-0a8f0a5d2f10"  # the same in every process, or a parallel run collects different tests
+EFFECT = {
+    "class": "external_http",
+    "stepId": "charge",
+    "idempotencyKey": "k",
+    "state": "committed",
+    "externalRef": "r",
+    "requestHash": "h",
+    "detail": {"n": 1},
+}
+SIDE_EFFECT = {
+    "class": "external_http",
+    "stepId": "charge",
+    "idempotencyKey": "k",
+    "committed": True,
+    "externalRef": "r",
+    "requestHash": "h",
+}
+LEFT = {
+    "state": {"page": 1},
+    "recoveryPosture": {"sideEffects": [SIDE_EFFECT], "committedSideEffects": [SIDE_EFFECT]},
+}
 RESULT = {
     "executionId": ID,
     "attempt": 1,
@@ -68,6 +89,8 @@ RESULT = {
     "contextItems": [{**PAIR, "isSensitive": False}],
     "logs": [LINE],
     "usage": {"tokens": 1},
+    "effects": [EFFECT],
+    "checkpoint": LEFT,
 }
 REGISTRATION = {
     "workerName": "w",
@@ -92,7 +115,9 @@ REQUESTS: dict[type[Shape], tuple[dict[str, Any], str | None]] = {
     serializers.GateAnswer: ({"approved": False, "rejectionReason": "r"}, None),
     serializers.Reason: ({"reason": "r"}, None),
     serializers.OfAttempt: ({"executionId": ID}, None),
-    serializers.Release: ({"executionId": ID}, None),
+    serializers.Release: ({"executionId": ID, "checkpoint": LEFT}, None),
+    serializers.Leaving: ({"executionId": ID, **LEFT}, None),
+    serializers.EffectsTold: ({"executionId": ID, "effects": [EFFECT]}, None),
     serializers.StageResult: (RESULT, None),
     serializers.OneOfManyResults: ({**RESULT, "stageId": ID}, None),
     serializers.Progress: ({"executionId": ID, "percent": 1, "message": "m"}, None),
@@ -106,10 +131,11 @@ WRONG: dict[type, list[Any]] = {
     shapes.Whole: ["1", 1.0, 1.5, True, [], {}, -1, 10**30],
     shapes.Number: ["1", True, [], {}, -1, 10**30],
     shapes.Flag: ["true", "false", "", 0, 1, [], {}],
-    shapes.OneOf: ["", "Fixed", "unknown", 1, True, [], {}],
+    shapes.OneOf: ["", "Fixed", "no such word", 1, True, [], {}],
     shapes.Identifier: ["", "1", 1, True, [], {}, ID[:-1], f"{{{ID}}}", ID.replace("-", "")],
     shapes.Moment: ["", "yesterday", "2026-01-01", "2026-01-01T00:00:00", 1, True, "0001-01-01T00:00:00Z", [], {}],
     shapes.JsonObject: [1, "{}", [], True, {"a": "\u0000"}, {"\u0000": 1}, {"a": ["\ud800"]}, {"a": TOO_LONG}],
+    shapes.SmallJson: [{"a": "\u0000"}, ["\ud800"], TOO_LONG],
     shapes.ListOf: [1, "a", {}, True, [None]],
 }
 
@@ -405,7 +431,7 @@ def test_another_method_is_405_and_says_which_there_are(method: str, path: str, 
 
 
 def test_results_items_are_refused_one_by_one_whatever_they_are(worker: Worker) -> None:
-    items = [None, 1, "text", [], {}, {"stageId": ID}, {**RESULT, "stageId": ID, "effects": []}, {"stageId": 7}]
+    items = [None, 1, "text", [], {}, {"stageId": ID}, {**RESULT, "stageId": ID, "effects": {}}, {"stageId": 7}]
     answer = worker.post("/results", {"results": items})
     assert answer.status_code == 202
     told = answer.json()["results"]
