@@ -30,6 +30,7 @@ from tests.engine_model.invariants import assert_invariants
 # One tick of the oracle. Far longer than an example takes, so that real time passing moves nothing over a limit.
 TICK_SECONDS = 1000
 MOST_RUNS = 3
+MODES = [("none", "none"), ("idempotent", "intent"), ("external", "none"), *[("external", "intent")] * 3]
 NAMES = [*oracle.OUTSIDE, "inside"]  # of effects, and their keys
 
 Pick = tuple[int, int]  # which run and which stage, modulo how many there are
@@ -42,14 +43,15 @@ def runs(draw: st.DrawFn) -> oracle.Run:
     ticks = st.none() | st.integers(1, 4)
     stages = []
     for position in range(size):
+        mode, protocol = draw(st.sampled_from(MODES))
         earlier = st.lists(st.integers(0, position - 1), unique=True, max_size=2) if position else st.just([])
         stages.append(
             oracle.Stage(
                 name=f"stage {position}",
                 needs=sorted(draw(earlier)),
                 bypass=draw(st.booleans()),
-                mode=draw(st.sampled_from(["none", "idempotent", "external", "external"])),
-                protocol=draw(st.sampled_from(["none", "intent"])),
+                mode=mode,
+                protocol=protocol,
                 gated=draw(st.sampled_from([None, "before", "after"])),
                 gate_ticks=draw(ticks),
                 max_retries=draw(st.integers(0, 2)),
@@ -246,6 +248,17 @@ class EngineMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         sweeps.sweep()
         self.oracle.sweep()
+
+    @rule(name=st.sampled_from([None, *NAMES]), state=st.sampled_from(["declared", "declared", "committed", "absent"]))
+    def lose_every_worker(self, name: str | None, state: str) -> None:
+        """All die at once, before or after they told of an effect: rare by chance, and where most can go wrong."""
+        self._claim(0, 9, True)
+        for run in self.oracle.runs:
+            for stage in run.stages:
+                if name and stage.state == "running":
+                    self._tell(run, stage, stage.current(), stage.current().session, name, state)
+        self.let_time_pass(oracle.LEASE)
+        self.sweep()
 
     # people
 
