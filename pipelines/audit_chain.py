@@ -29,6 +29,7 @@ from cryptography.exceptions import InvalidSignature
 from django.db import connection, transaction
 
 from pipelines import keyring, signing
+from pipelines.keyring import Keyring, KeyState
 from pipelines.models import AuditHead
 from pipelines.signing import Envelope, Verdict
 from pipelines.sql import database_now, execute, planned, query
@@ -135,40 +136,73 @@ def seal_some(workspace_id: uuid.UUID, limit: int = SEALED_AT_ONCE) -> int:
     with transaction.atomic():
         if not query("SELECT pg_try_advisory_xact_lock(%s, hashtext(%s))", [LOCK, str(workspace_id)])[0][0]:
             return 0
-        waiting = query(
-            "SELECT e.id, e.canonical FROM pipelines_auditpending p JOIN pipelines_auditevent e ON e.id = p.event"
-            " WHERE p.workspace = %s ORDER BY e.at, e.id LIMIT %s",
-            [workspace_id, limit],
-        )
+        waiting = _waiting(workspace_id, limit)
         if not waiting:
             return 0
-        first, last_hash = _signed_end(workspace_id)
-        hashes = list(_links(last_hash, (canonical for _, canonical in waiting)))
-        head = Head(workspace_id, first + len(waiting), hashes[-1].hex(), database_now())
-        envelope = signing.sign(workspace_id, head.message)
-        if not envelope.signature:
-            return 0  # told by `sign`
-        events = [event_id for event_id, _ in waiting]
-        execute(
-            "INSERT INTO pipelines_auditseal (workspace_id, position, event, hash)"
-            " SELECT %s, link.* FROM unnest(%s::bigint[], %s::uuid[], %s::bytea[]) AS link",
-            [workspace_id, list(range(first + 1, head.position + 1)), events, hashes],
-        )
-        execute("DELETE FROM pipelines_auditpending WHERE event = ANY(%s)", [events])
-        execute(
-            "INSERT INTO pipelines_audithead (workspace_id, position, hash, sealed_at, algorithm, key_id, signature)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s)",
-            [
-                workspace_id,
-                head.position,
-                head.hash,
-                head.sealed_at,
-                envelope.algorithm,
-                envelope.key_id,
-                envelope.signature,
-            ],
-        )
+        ring = keyring.read(workspace_id)
+        end = _end(workspace_id)
+        if end is not None and not _fits(ring, end):
+            raise ChainBroken("the newest head was not signed with a key of this workspace")
+        return _append(ring, end, waiting)
+
+
+def go_on_without_old_keys(workspace_id: uuid.UUID) -> None:
+    """After a keyring was given up for lost: what waits is sealed onto the old end, signed with the new key.
+
+    Only when every event and hash up to that end holds; otherwise the chain stays as it is, for a person to look at.
+    """
+    with transaction.atomic():
+        query("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [LOCK, str(workspace_id)])
+        end = _end(workspace_id)
+        if end is not None and (fault := _check_events(workspace_id, end.position, 1)):
+            log.error("audit.chain_broken", workspace=str(workspace_id), why=str(fault))
+            return
+        if waiting := _waiting(workspace_id, SEALED_AT_ONCE):
+            _append(keyring.read(workspace_id), end, waiting)
+
+
+def _waiting(workspace_id: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, str]]:
+    rows = query(
+        "SELECT e.id, e.canonical FROM pipelines_auditpending p JOIN pipelines_auditevent e ON e.id = p.event"
+        " WHERE p.workspace = %s ORDER BY e.at, e.id LIMIT %s",
+        [workspace_id, limit],
+    )
+    return [(event_id, canonical) for event_id, canonical in rows]
+
+
+def _append(ring: Keyring, end: Head | None, waiting: list[tuple[uuid.UUID, str]]) -> int:
+    """Seals these events after that end, under the lock that the caller holds; returns how many, 0 without a key."""
+    workspace_id = ring.workspace_id
+    first, last_hash = (end.position, bytes.fromhex(end.hash)) if end else (0, GENESIS)
+    hashes = list(_links(last_hash, (canonical for _, canonical in waiting)))
+    head = Head(workspace_id, first + len(waiting), hashes[-1].hex(), database_now())
+    envelope = _sign(ring, head)
+    if not envelope.signature:
+        return 0  # told by `sign`
+    events = [event_id for event_id, _ in waiting]
+    execute(
+        "INSERT INTO pipelines_auditseal (workspace_id, position, event, hash)"
+        " SELECT %s, link.* FROM unnest(%s::bigint[], %s::uuid[], %s::bytea[]) AS link",
+        [workspace_id, list(range(first + 1, head.position + 1)), events, hashes],
+    )
+    execute("DELETE FROM pipelines_auditpending WHERE event = ANY(%s)", [events])
+    signed = (envelope.algorithm, envelope.key_id, envelope.signature)
+    execute(
+        "INSERT INTO pipelines_audithead (workspace_id, position, hash, sealed_at, algorithm, key_id, signature)"
+        " VALUES (%s, %s, %s, %s, %s, %s, %s)",
+        [workspace_id, head.position, head.hash, head.sealed_at, *signed],
+    )
     return len(waiting)
+
+
+def _sign(ring: Keyring, head: Head) -> Envelope:
+    """Signs with a key that is not revoked by now: signing itself may use one that it read seconds ago."""
+    envelope = signing.sign(head.workspace_id, head.message)
+    used = ring.keys.get(envelope.key_id)
+    if used is not None and used.state == KeyState.REVOKED:
+        keyring.forget_all()
+        envelope = signing.sign(head.workspace_id, head.message)
+    return envelope
 
 
 def _links(last: bytes, texts: Iterator[str]) -> Iterator[bytes]:
@@ -177,26 +211,22 @@ def _links(last: bytes, texts: Iterator[str]) -> Iterator[bytes]:
         yield last
 
 
-def _signed_end(workspace_id: uuid.UUID) -> tuple[int, bytes]:
-    """Position and hash of the last seal, which the newest head was signed for; a key revoked since will do here."""
+def _end(workspace_id: uuid.UUID) -> Head | None:
+    """The newest head, which is that of the last seal. Raises `ChainBroken` when it is not."""
     seals = query(
-        "SELECT position, hash FROM pipelines_auditseal WHERE workspace_id = %s ORDER BY position DESC LIMIT 1",
+        "SELECT position, encode(hash, 'hex') FROM pipelines_auditseal WHERE workspace_id = %s"
+        " ORDER BY position DESC LIMIT 1",
         [workspace_id],
     )
     head = newest_head(workspace_id)
-    if not seals and head is None:
-        return 0, GENESIS
-    if not seals or head is None or (seals[0][0], bytes(seals[0][1]).hex()) != (head.position, head.hash):
+    if (seals[0] if seals else None) != (None if head is None else (head.position, head.hash)):
         raise ChainBroken("the newest head is not that of the last seal")
-    if not _fits(head):
-        raise ChainBroken("the newest head was not signed with a key of this workspace")
-    position, last_hash = seals[0]
-    return position, bytes(last_hash)
+    return head
 
 
-def _fits(head: Head) -> bool:
-    """Whether the head was signed by a key that the workspace has or had. Raises `keyring.Unavailable`."""
-    found = keyring.read(head.workspace_id).keys.get(head.envelope.key_id)
+def _fits(ring: Keyring, head: Head) -> bool:
+    """Whether the head was signed by a key that the workspace has or had; one that was revoked since will do here."""
+    found = ring.keys.get(head.envelope.key_id)
     if found is None or head.envelope.algorithm != signing.ED25519:
         return False
     try:
@@ -249,24 +279,28 @@ def _check(workspace_id: uuid.UUID, exported: Head | None, connections: int, rep
         {"w": workspace_id},
     )[0]
     return (
-        _check_events(workspace_id, end, connections, report)
+        _check_chain(workspace_id, end, connections, report)
         or _check_heads(workspace_id, end, head_position)
         or _check_waiting(workspace_id, report)
         or (_check_exported(exported, end) if exported else None)
     )
 
 
-def _check_events(workspace_id: uuid.UUID, end: int, connections: int, report: Report) -> Fault | None:
+def _check_chain(workspace_id: uuid.UUID, end: int, connections: int, report: Report) -> Fault | None:
+    fault = _check_events(workspace_id, end, connections)
+    report.checked = end if fault is None else (fault.position or 1) - 1
+    return fault
+
+
+def _check_events(workspace_id: uuid.UUID, end: int, connections: int) -> Fault | None:
     """Position by position: the seal is there and its event too, as it was written, and hashed after the one before."""
     parts = [range(first, min(first + CHECKED_AT_ONCE, end + 1)) for first in range(1, end + 1, CHECKED_AT_ONCE)]
     if connections <= 1 or len(parts) <= 1:
-        first = next(filter(None, (_check_part(workspace_id, part) for part in parts)), None)
-    else:
-        with ThreadPoolExecutor(connections) as pool:
-            first = next(filter(None, pool.map(lambda part: _check_part_apart(workspace_id, part), parts)), None)
-            pool.shutdown(cancel_futures=True)  # a fault is known: what is left need not be looked at
-    report.checked = end if first is None else (first.position or 1) - 1
-    return first
+        return next(filter(None, (_check_part(workspace_id, part) for part in parts)), None)
+    with ThreadPoolExecutor(connections) as pool:
+        fault = next(filter(None, pool.map(lambda part: _check_part_apart(workspace_id, part), parts)), None)
+        pool.shutdown(cancel_futures=True)  # a fault is known: what is left need not be looked at
+    return fault
 
 
 def _check_part_apart(workspace_id: uuid.UUID, part: range) -> Fault | None:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipelines import keyring
+from pipelines import audit_chain, keyring
 from pipelines.access import ADMINISTER, Actor
 from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
@@ -62,6 +62,8 @@ def rotate(
             raise Refusal("stale_request", detail) from conflict
         entry.before, entry.after = {"active": found.active}, {"active": after.active}
         entry.data["begun_anew"] = begin_anew
+    if begin_anew:
+        audit_chain.go_on_without_old_keys(actor.workspace_id)
     return Changed(after.keys[str(after.active)], str(after.active), replayed=False)
 
 

@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 
 from config import celery_settings
-from pipelines import audit, audit_chain, keyring, signing
+from pipelines import audit, audit_chain, keyring, signing, signing_keys
 from pipelines.audit_chain import GENESIS, Head, Report, newest_head, seal, seal_some, verify
 from pipelines.models import AuditEvent, AuditHead, AuditPending, AuditSeal, Run, Workspace
 from pipelines.sql import query
@@ -480,6 +480,76 @@ def test_without_a_key_all_waits_and_nothing_is_lost(
     assert verify(chain.id) == Report(checked=9, waiting=2)
     assert seal() == 2
     assert verify(chain.id) == Report(checked=11)
+
+
+def test_a_revoked_key_signs_no_head_and_vouches_for_none(chain: Workspace, people: dict[str, Person]) -> None:
+    """O36: the revocation is itself sealed at once, with the key that came after."""
+    before = exported(chain)
+    signing_keys.revoke(before.envelope.key_id, actor=people["admin"].actor)
+    found = verify(chain.id).fault
+    assert found is not None
+    assert "revoked" in found.what
+    assert seal() == 1
+    assert verify(chain.id) == Report(checked=10)
+    against = verify(chain.id, before).fault
+    assert against is not None
+    assert "revoked" in against.what
+
+
+def test_a_key_that_was_read_before_its_revocation_signs_no_head(
+    chain: Workspace, tell: Tell, people: dict[str, Person], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process goes on with the key that it read seconds ago; its next sealing notices."""
+    stale = keyring.signing_key(chain.id)
+    signing_keys.revoke(stale.key_id, actor=people["admin"].actor)
+    fresh, asked = keyring.signing_key, []
+
+    def as_read_before(workspace_id: uuid.UUID) -> keyring.SigningKey:
+        asked.append(workspace_id)
+        return stale if len(asked) == 1 else fresh(workspace_id)
+
+    monkeypatch.setattr(keyring, "signing_key", as_read_before)
+    assert seal() == 1
+    head = newest_head(chain.id)
+    assert head is not None
+    assert head.envelope.key_id != stale.key_id
+    assert verify(chain.id) == Report(checked=10)
+
+
+def test_a_rotation_leaves_the_chain_whole(chain: Workspace, people: dict[str, Person]) -> None:
+    signing_keys.rotate(actor=people["admin"].actor)
+    assert seal() == 1
+    assert verify(chain.id) == Report(checked=10)
+
+
+def test_after_lost_keys_the_chain_goes_on_under_the_new_one(
+    chain: Workspace, people: dict[str, Person], tell: Tell
+) -> None:
+    """What begins anew is an event itself; every event before it was checked before it was signed for."""
+    lose_the_keys(chain)
+    tell(1)
+    assert seal() == 0
+    signing_keys.rotate(actor=people["admin"].actor, begin_anew=True)
+    assert verify(chain.id) == Report(checked=11)
+
+
+def test_after_lost_keys_a_chain_that_does_not_hold_is_not_signed_for(
+    chain: Workspace, people: dict[str, Person]
+) -> None:
+    with as_owner():
+        edit_with_its_text(chain)
+    lose_the_keys(chain)
+    signing_keys.rotate(actor=people["admin"].actor, begin_anew=True)
+    found = verify(chain.id).fault
+    assert found is not None
+    assert found.position == 5
+    assert AuditPending.objects.count() == 1
+
+
+def lose_the_keys(workspace: Workspace) -> None:
+    """What the keyring is encrypted with is another now."""
+    run("UPDATE pipelines_localkeyring SET document = jsonb_set(document::jsonb, '{seal}', '\"x\"')")
+    keyring.forget_all()
 
 
 def test_a_sealing_that_breaks_off_leaves_all_of_it_waiting(
