@@ -97,7 +97,7 @@ def test_a_claim_beside_a_pause_is_taken_back_or_finds_nothing(
     for _ in range(50):
         run = start_run("first")
         pulled, told = crew.at_once(lambda: hand.pull(acquire=False), lambda run=run: pause_run(run.id, actor=operator))
-        assert (told, status(run), states(run)) == ("paused", "paused", {"first": "ready"})
+        assert (told.result["run_status"], status(run), states(run)) == ("paused", "paused", {"first": "ready"})
         assert attempts(run, "first") == ["released"] * len(pulled)
         assert hand.pull() == []
         cancel_run(run.id, actor=operator)
