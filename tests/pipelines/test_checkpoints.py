@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from pipelines import checkpoint_reading, leases, sweeps
+from pipelines import checkpoint_reading, keyring, leases, sweeps
 from pipelines.checkpoint_reading import verify
 from pipelines.models import Checkpoint, CheckpointEvidence, Effect, LateEvidence, Run, Stage
 from pipelines.postures import LARGEST_STATE, Left
@@ -316,6 +317,46 @@ def test_a_lost_workers_successor_gets_its_newest_state(
     assert worker.report(again).json()["stageStatus"] == "completed"
     assert worker.take()["stageName"] == "second"
     assert kinds(run).count("stage.checkpoint") == 3
+
+
+def test_a_resumed_run_goes_on_with_the_next_stage(
+    start_run: StartRun, worker: Worker, people: dict[str, Person]
+) -> None:
+    """F50: paused after stage three of five; the first new attempt is one of stage four."""
+    run = start_run("one", "two", "three", "four", "five")
+    for _ in range(3):
+        worker.report(worker.take())
+    pause_run(run.id, actor=people["operator"].actor)
+    assert worker.pull() == []
+    paused = checkpoints(run)[-1]
+    assert (paused.moment, paused.current_step_id, paused.previous_step_id) == ("pause", "four", "three")
+
+    resume_run(run.id, actor=people["operator"].actor)
+
+    job = worker.take()
+    assert (job["stageName"], job["attempt"]) == ("four", 1)
+    assert set(list(states(run).values())[:3]) == {"completed"}
+
+
+def test_state_that_could_not_be_signed_is_kept_and_never_trusted(
+    start_run: StartRun, worker: Worker, settings: Any, clock: Clock
+) -> None:
+    """Model §2: without a key the engine goes on; what it wrote meanwhile is not handed over, also not later."""
+    run = start_run("first")
+    job = worker.take()
+    key = settings.RECOURSE_ENCRYPTION_KEY
+    settings.RECOURSE_ENCRYPTION_KEY = Fernet.generate_key().decode()
+    keyring.forget_all()
+    assert leave(worker, job, {"page": 1}).status_code == 201
+    settings.RECOURSE_ENCRYPTION_KEY = key
+    keyring.forget_all()
+    left = checkpoints(run)[1]
+    assert (left.algorithm, left.key_id, left.signature) == ("", "", "")
+    clock.advance(61)
+    sweeps.expire_leases(100)
+
+    assert "checkpoint" not in worker.take()
+    assert verify(left) == "invalid"
 
 
 def test_a_new_epoch_starts_clean(start_run: StartRun, worker: Worker, people: dict[str, Person]) -> None:
