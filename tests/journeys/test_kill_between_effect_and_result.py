@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import psutil
 import pytest
@@ -37,7 +37,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("
 StartRun = Callable[..., Run]
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 600
-KILLS = 300
 LEASE_SECONDS = 60  # only the leases of the dead are ended early, by `bury`
 
 KINDS = {
@@ -48,7 +47,9 @@ KINDS = {
 
 
 class Crew(Protocol):
-    """Worker processes, each replaced when it dies."""
+    """Worker processes, each replaced when it dies. `kills`: how many of them a long proof takes."""
+
+    kills: ClassVar[int]
 
     def log(self) -> str: ...
 
@@ -57,6 +58,7 @@ class Crew(Protocol):
 class Farm:
     """Workers over HTTP."""
 
+    kills: ClassVar[int] = 300
     process: subprocess.Popen[bytes]
     path: Path
 
@@ -66,8 +68,9 @@ class Farm:
 
 @dataclass
 class Executors:
-    """The console's own executors under Celery."""
+    """The console's own executors under Celery, which takes seconds to replace one."""
 
+    kills: ClassVar[int] = 100
     console: Console
 
     def log(self) -> str:
@@ -265,7 +268,7 @@ def test_hundreds_of_kills_at_random_repeat_nothing_blindly(
     chance = random.Random(7)
     runs: dict[Run, str] = {}
     kills = 0
-    while kills < KILLS:
+    while kills < crew.kills:
         if Stage.objects.filter(name="act", state__in=("ready", "running")).count() < 24:
             for kind in KINDS:
                 runs[begin(start_run, kind, '{"linger": 0.2}')] = kind
@@ -276,7 +279,7 @@ def test_hundreds_of_kills_at_random_repeat_nothing_blindly(
             os.kill(chance.choice(at_work), signal.SIGKILL)
             kills += 1
     until(crew, lambda: all(is_quiet(run) for run in runs))
-    assert Attempt.objects.filter(state="lost").count() >= KILLS / 2
+    assert Attempt.objects.filter(state="lost").count() >= crew.kills / 2
     for run, kind in runs.items():
         assert kind == "idempotent" or times_asked(ledger, run) <= 1
         assert kind != "idempotent" or status(run) == "completed"
