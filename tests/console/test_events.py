@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.console.events import SENTENCES, tell
 from pipelines.sql import database_now
-from pipelines.states import GATE_MOVES, STAGE_MOVES, DeadLetterState, RunStatus
+from pipelines.states import EFFECT_MOVES, GATE_MOVES, STAGE_MOVES, DeadLetterState, RunStatus
 
 ENGINE = ("pipelines", "approvals", "recovery")
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +21,7 @@ def test_every_move_and_every_fact_of_the_engine_has_a_sentence() -> None:
     """A new move without a sentence fails here instead of being shown by its bare name."""
     written = {f"stage.{action}" for action in STAGE_MOVES}
     written |= {f"gate.{action}" for action in GATE_MOVES} | {"gate.open"}
+    written |= {f"effect.{action}" for action in EFFECT_MOVES} | {"effect.declare"}
     written |= {f"run.{status}" for status in RunStatus}
     written |= {f"dead_letter.{state}" for state in DeadLetterState}
     written |= _kinds_in_the_source()

@@ -11,6 +11,7 @@ import pytest
 from pipelines.states import (
     ATTEMPT_MOVES,
     DEAD_LETTER_MOVES,
+    EFFECT_MOVES,
     GATE_MOVES,
     RUN_NO_OPS,
     RUN_VERBS,
@@ -29,7 +30,13 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize(
     ("title", "moves"),
-    [("Stage", STAGE_MOVES), ("Attempt", ATTEMPT_MOVES), ("Gate", GATE_MOVES), ("Dead letter", DEAD_LETTER_MOVES)],
+    [
+        ("Stage", STAGE_MOVES),
+        ("Attempt", ATTEMPT_MOVES),
+        ("Effect", EFFECT_MOVES),
+        ("Gate", GATE_MOVES),
+        ("Dead letter", DEAD_LETTER_MOVES),
+    ],
 )
 def test_each_chart_is_its_table(title: str, moves: Mapping[str, Mapping[str, str]]) -> None:
     arrows = re.findall(r"^    (\w+) --> (\w+): (.+)$", section(title), re.MULTILINE)
