@@ -41,6 +41,8 @@ class EffectFact:
     has_clean_seal: bool = False  # at least one summary that is sealed, clean, and whose signature by the console holds
     evidence: tuple[str, ...] = ()
     reconciled: tuple[str, ...] = ()
+    epoch: int = 1  # of its stage, when it was told
+    is_live: bool = False  # its attempt still runs and may yet tell more
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ import rfc8785
 from pipelines.errors import Refusal
 from pipelines.states import (
     CLAIMABLE_STAGE,
+    COMMITTED_EFFECT,
     DEAD_LETTER_MOVES,
+    EFFECT_MOVES,
     OPEN_DEAD_LETTER,
     OPEN_EFFECT,
     RUN_NO_OPS,
@@ -39,7 +41,7 @@ from pipelines.states import (
 )
 from pipelines.transitions import check_verb
 from recovery.dispositions import EffectFact, Verdict, judge, undeclared
-from recovery.states import Disposition, OperationKind
+from recovery.states import Disposition, OperationKind, Outcome
 from recovery.world import StageFact, World
 
 STAGE_ONLY, AND_DOWNSTREAM = "stage", "stage_and_downstream"
@@ -309,6 +311,61 @@ def plan_resume(world: World, asked: Asked) -> Plan:
     return _in_place(world, asked, sketch, [], {})
 
 
+def plan_reconcile(world: World, asked: Asked) -> Plan:
+    """What was found out about one effect, which moves no stage, or about a stage that waits for it (R13, F62).
+
+    Choices: `effect_id` or None, `outcome`, and what is kept with it. A stage is refused while an effect of it is open,
+    and as absent while one of its present epoch is committed (`needs_reconciliation`).
+    """
+    stage, outcome = world.stage(asked.stage_id), asked.choices["outcome"]
+    if asked.choices["effect_id"] is not None:
+        effect = next(one for one in world.effects if one.effect_id == asked.choices["effect_id"])
+        choices = {**_shown(world, asked, ()), "was": effect.state, "to": _settled(effect, outcome)}
+        return _plan(world, asked, choices=choices, kept=(_line(stage, "it stays as it is"),))
+    _check_open(world, "reconciled")
+    if stage.state != StageState.NEEDS_RECONCILIATION:
+        raise Refusal("stage_state_invalid", f"a stage that is {stage.state} has nothing to reconcile")
+    _check_effects(world, stage, outcome)
+    sketch = Sketch(world)
+    sketch.move(stage, RECONCILING[outcome])
+    sketch.settle()
+    told = {one.name: f"waits for {stage.name}" for one in world.behind(stage)}
+    told[stage.name] = f"what it did outside is {outcome}"
+    return _in_place(world, asked, sketch, [], told)
+
+
+# outcome → the move of an effect in doubt, and of a stage that needs reconciliation
+RECONCILING: Mapping[str, str] = {
+    Outcome.COMMITTED: "reconcile_committed",
+    Outcome.ABSENT: "reconcile_absent",
+    Outcome.CONTRADICTED: "contradict",
+}
+
+
+def _settled(effect: EffectFact, outcome: str) -> str:
+    """The effect's state after a finding; one that is settled keeps its own."""
+    if effect.state not in OPEN_EFFECT:
+        return effect.state
+    if effect.is_live:
+        raise Refusal("stage_state_invalid", "its attempt is still running and may yet tell what became of it")
+    is_outside = effect.effect_class != EffectClass.INTERNAL_STATE
+    if outcome == Outcome.COMMITTED and is_outside and not effect.key:
+        message = "it was declared without an idempotency key: it cannot be told as committed; skip the stage instead"
+        raise Refusal("effect_key_required", message)
+    return EFFECT_MOVES[RECONCILING[outcome]][EffectState.UNKNOWN].value
+
+
+def _check_effects(world: World, stage: StageFact, outcome: str) -> None:
+    effects = [one for one in world.effects_of([stage]) if one.effect_class != EffectClass.INTERNAL_STATE]
+    if unsettled := [one.effect_id for one in effects if one.state in OPEN_EFFECT]:
+        detail = f"{stage.name} has effects of which nobody knows: reconcile them first"
+        raise Refusal("needs_reconciliation", detail, extra={"effects": unsettled})
+    committed = [one.effect_id for one in effects if one.state in COMMITTED_EFFECT and one.epoch == stage.epoch]
+    if outcome == Outcome.ABSENT and committed:
+        detail = f"{stage.name} did something outside: it is not absent; complete it, or say that it contradicts itself"
+        raise Refusal("needs_reconciliation", detail, extra={"effects": committed})
+
+
 PLANNERS: Mapping[OperationKind, Callable[[World, Asked], Plan]] = {
     OperationKind.RETRY: plan_retry,
     OperationKind.REDRIVE: plan_redrive,
@@ -318,6 +375,7 @@ PLANNERS: Mapping[OperationKind, Callable[[World, Asked], Plan]] = {
     OperationKind.CANCEL: plan_cancel,
     OperationKind.PAUSE: plan_pause,
     OperationKind.RESUME: plan_resume,
+    OperationKind.RECONCILE: plan_reconcile,
 }
 
 

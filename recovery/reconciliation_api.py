@@ -16,7 +16,7 @@ from pipelines.access import RESOLVE, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations import list_parameters
-from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, Verb, page_answer
+from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, PlannedVerb, Verb, page_answer
 from pipelines.api.operations_serializers import HUGE, time
 from pipelines.api.shapes import (
     AnyJson,
@@ -37,8 +37,11 @@ from pipelines.states import EffectState, StageState
 from recovery import evidence, reconciliation, sealing, serializers
 from recovery.evidence import Summary
 from recovery.models import EffectEvidence
+from recovery.operations import Done
 from recovery.reconciliation import Finding
+from recovery.serializers import or_plan
 from recovery.states import Outcome
+from recovery.transitions import preview
 
 DIGEST = 64
 
@@ -70,7 +73,7 @@ class EvidenceRequest(Verb):
     rule = EvidenceBody.rule
 
 
-class ReconciliationRequest(Verb):
+class ReconciliationRequest(PlannedVerb):
     """What somebody found out about one effect."""
 
     outcome = OneOf(Outcome.values)
@@ -191,9 +194,9 @@ class EffectReconciliation(EffectEndpoint):
     bodies = {"POST": ReconciliationRequest}
     actions = {"POST": "effect.reconcile"}
 
-    @extend_schema(request=ReconciliationRequest, responses={201: ReconcileAnswer, 200: ReconcileAnswer})
+    @extend_schema(request=ReconciliationRequest, responses={201: ReconcileAnswer, 200: or_plan(ReconcileAnswer)})
     def post(self, call: Call) -> HttpResponse:
-        return _settle(call, call.target.run_id, call.target.id)
+        return _settle(call, call.target)
 
 
 class Reconcile(OperationsEndpoint):
@@ -203,22 +206,37 @@ class Reconcile(OperationsEndpoint):
     bodies = {"POST": ReconcileRequest}
     actions = {"POST": "stage.reconcile"}
 
-    @extend_schema(request=ReconcileRequest, responses={200: ReconcileAnswer})
+    @extend_schema(request=ReconcileRequest, responses=or_plan(ReconcileAnswer))
     def post(self, call: Call) -> HttpResponse:
         stage, effect_id = call.target, call.body.get("effect_id")
         if effect_id is not None:
-            if not Effect.objects.filter(id=effect_id, stage=stage).exists():
+            effect = Effect.objects.filter(id=effect_id, stage=stage).first()
+            if effect is None:
                 raise not_found()
-            return _settle(call, stage.run_id, effect_id, created=200)
+            return _settle(call, effect, created=200)
+        finding, key = finding_of(call.body), call.key
+        if call.is_dry_run:
+            asked = reconciliation.ask_about_stage(stage, finding, reason=call.reason)
+            return answer(preview(asked, actor=call.actor).as_json())
         done = reconciliation.reconcile_stage(
-            stage, finding_of(call.body), actor=call.actor, reason=call.reason, key=call.key
+            stage, finding, actor=call.actor, reason=call.reason, key=key, plan_digest=call.plan_digest
         )
         return answer(reconcile_answer(done))
 
 
-def _settle(call: Call, run_id: uuid.UUID, effect_id: uuid.UUID, created: int = 201) -> HttpResponse:
+def _settle(call: Call, effect: Effect, created: int = 201) -> HttpResponse:
+    finding, key = finding_of(call.body), call.key
+    if call.is_dry_run:
+        asked = reconciliation.ask_about_effect(effect.run_id, effect.id, finding, actor=call.actor, reason=call.reason)
+        return answer(preview(asked, actor=call.actor).as_json())
     done = reconciliation.reconcile_effect(
-        run_id, effect_id, finding_of(call.body), actor=call.actor, reason=call.reason, key=call.key
+        effect.run_id,
+        effect.id,
+        finding,
+        actor=call.actor,
+        reason=call.reason,
+        key=key,
+        plan_digest=call.plan_digest,
     )
     return answer(reconcile_answer(done), 200 if done.replayed else created)
 
@@ -266,8 +284,8 @@ def late_result(late: LateEvidence) -> dict[str, Any]:
     }
 
 
-def reconcile_answer(done: Any) -> dict[str, Any]:
-    late = evidence.late_results(done.stage_id)
+def reconcile_answer(done: Done) -> dict[str, Any]:
+    late = evidence.late_results(done.stage_id) if done.stage_id else []
     return {**serializers.verb_answer(done), "late_results": [late_result(one) for one in late]}
 
 

@@ -216,39 +216,6 @@ def carry_on(moves: Moves, run: RunRow, operation: Operation, *, actor: Actor) -
     return operations.done(operation)
 
 
-def on_run(
-    kind: OperationKind,
-    run_id: uuid.UUID,
-    *,
-    actor: Actor,
-    carry_out: Callable[[Moves, RunRow, Entry], dict[str, Any]],
-    capability: str,
-    action: str,
-    reason: str = "",
-    key: str = "",
-    request: Mapping[str, Any] | None = None,
-    stage_id: uuid.UUID | None = None,
-) -> Done:
-    """A verb that has nothing to plan, as an operation: `carry_out` moves the locked run and says what it answers."""
-    asked = Asked(kind, run_id, stage_id, request or {}, reason)
-    with audited(actor, action, run=run_id, stage=stage_id, reason=reason) as entry:
-        moves, run = lock_run(run_id, actor)
-        actor.require(capability)
-        earlier = operations.earlier(actor, asked, key)
-        if earlier is not None:
-            entry.outcome = NO_OP
-            return operations.done(earlier, replayed=True)
-        stage = moves.stages[stage_id] if stage_id else None
-        entry.before = standing(run, stage)
-        operation = operations.opened(asked, actor=actor, key=key)
-        operation.result = carry_out(moves, run, entry)
-        entry.after = standing(run, stage)
-        for step in ("allow", "dispatch", "succeed"):
-            operations.move(operation, step)
-        operations.add(operation)
-        return operations.done(operation)
-
-
 def _begin(
     moves: Moves, run: RunRow, asked: Asked, entry: Entry, *, actor: Actor, key: str, plan_digest: str
 ) -> Done | Refusal:
@@ -412,7 +379,7 @@ def _replace_input(moves: Moves, stage: StageRow, new_input: str) -> None:
 
 
 def _check_reason(asked: Asked) -> None:
-    message = VERBS[asked.kind].needs_reason
+    message = VERBS[asked.kind].needs_reason if asked.kind in VERBS else ""
     if message and not asked.reason:
         raise Refusal("validation_error", message, errors={"reason": [message]})
 

@@ -147,8 +147,10 @@ def read(run_id: uuid.UUID) -> World:
 def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...]:
     """Every effect of the run, of all epochs, with what outside summaries and reconciliations say of each."""
     rows = query(
-        "SELECT f.id, s.name, f.effect_class, f.state, f.step_id, f.key FROM pipelines_effect f"
-        " JOIN pipelines_stage s ON s.id = f.stage_id WHERE f.run_id = %s ORDER BY s.position, f.declared_at, f.id",
+        "SELECT f.id, s.name, f.effect_class, f.state, f.step_id, f.key, f.epoch,"
+        " coalesce(a.state IN ('dispatched', 'running'), false) FROM pipelines_effect f"
+        " JOIN pipelines_stage s ON s.id = f.stage_id LEFT JOIN pipelines_attempt a ON a.id = f.attempt"
+        " WHERE f.run_id = %s ORDER BY s.position, f.declared_at, f.id",
         [run_id],
     )
     if not rows:
@@ -173,8 +175,10 @@ def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...
             has_clean_seal=any(_is_clean_seal(workspace_id, effect_id, row) for row in evidence.get(effect_id, ())),
             evidence=tuple(claim for row in evidence.get(effect_id, ()) if (claim := sealing.claim(row[1]))),
             reconciled=tuple(outcome for (outcome,) in reconciled.get(effect_id, ())),
+            epoch=epoch,
+            is_live=is_live,
         )
-        for effect_id, stage, effect_class, state, step_id, key in rows
+        for effect_id, stage, effect_class, state, step_id, key, epoch, is_live in rows
     )
 
 

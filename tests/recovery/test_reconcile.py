@@ -139,6 +139,28 @@ def test_with_an_effect_named_the_stage_route_settles_that_effect(
     assert approver.post(f"/v1/stages/{other.id}/reconcile", body).status_code == 404
 
 
+def test_a_dry_run_tells_what_settling_would_do(
+    run: Run, hand: Hand, clock: Clock, approver: Api, people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    """Contract §3: every verb can be planned first, by a viewer too, and is held to the plan that it names."""
+    (effect,) = leave_uncertain(run, hand, clock)
+    viewer = as_person(people["viewer"])
+    assert reconcile(viewer, run, "absent", dry_run=True).json()["code"] == "needs_reconciliation"
+    plan = settle(viewer, effect, "absent", dry_run=True).json()
+    assert (plan["choices"]["was"], plan["choices"]["to"]) == ("unknown", "reconciled_absent")
+    effect.refresh_from_db()
+    assert effect.state == "unknown"
+    assert settle(approver, effect, "absent", plan_digest="0" * 64).json()["code"] == "plan_changed"
+    assert settle(approver, effect, "absent", plan_digest=plan["plan_digest"]).status_code == 201
+    plan = reconcile(viewer, run, "committed", output=1, dry_run=True).json()
+    assert [(line["stage"], line["to"]) for line in plan["then"]] == [("charge", "completed"), ("notify", "ready")]
+    assert states(run)[1] == "needs_reconciliation"
+    assert not Operation.objects.filter(stage=stages_of(run)[0]).exclude(result__has_key="effect_id").exists()
+    done = reconcile(approver, run, "committed", output=1, plan_digest=plan["plan_digest"])
+    assert (done.status_code, done.json()["plan_digest"]) == (200, plan["plan_digest"])
+    assert states(run) == ("running", "completed", "ready")
+
+
 @pytest.mark.parametrize("outcome", ["absent", "contradicted"])
 def test_a_finding_against_a_committed_effect_is_kept_and_changes_nothing_else(
     run: Run, hand: Hand, approver: Api, outcome: str
