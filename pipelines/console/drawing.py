@@ -72,7 +72,8 @@ def bars_of(
 
 
 def _retries(attempt: Attempt) -> bool:
-    return bool(attempt.decision and attempt.decision.get("retry"))
+    decision = attempt.decision or {}
+    return bool(decision.get("retry") and decision.get("applied", True))
 
 
 def _wait(axis: Axis, gate: Gate, now: datetime) -> Bar:

@@ -63,6 +63,7 @@ def _kinds_in_the_source() -> set[str]:
                     and isinstance(value, ast.Constant)
                     and isinstance(value.value, str)
                     and "." in value.value
+                    and not value.value.startswith("recourse.")  # what is signed, and no event
                 }
     return found
 
