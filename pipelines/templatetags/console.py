@@ -150,20 +150,21 @@ def between(start: datetime | None, end: datetime | None, now: datetime | None =
 
 
 @register.simple_tag
-def section(request: HttpRequest, name: str, label: str, keys: str) -> SafeString:
-    """A link of the top bar, marked where one is."""
+def section(request: HttpRequest, name: str, label: str, keys: str, count: Any = None) -> SafeString:
+    """A link of the top bar, marked where one is, with how much waits there."""
     address = reverse(name)
     home = address == reverse("console:runs")
     below = [f"{address}{part}/" for part in ("runs", "stages", "attempts", "effects")] if home else [address]
     inside = request.path == address or request.path.startswith(tuple(below))
     current = mark_safe(' aria-current="page"') if inside else ""
     return format_html(
-        '<a href="{}" data-key="{}" data-key-label="{}"{}>{}</a>',
+        '<a href="{}" data-key="{}" data-key-label="{}"{}>{}{}</a>',
         address,
         keys,
         f"go to {label.lower()}",
         current,
         label,
+        format_html(' <span class="count">{}</span>', capped(int(count), 99)) if count else "",
     )
 
 

@@ -166,7 +166,7 @@ def _console_addresses(some_id: str) -> list[tuple[str, str]]:
     found = []
     console: Any = next(one for one in get_resolver().url_patterns if getattr(one, "namespace", None) == "console")
     for pattern in console.url_patterns:
-        names = pattern.pattern.converters
-        found.append((pattern.name, reverse(f"console:{pattern.name}", kwargs=dict.fromkeys(names, some_id))))
+        names = {name: "1" if name == "sequence" else some_id for name in pattern.pattern.converters}
+        found.append((pattern.name, reverse(f"console:{pattern.name}", kwargs=names)))
     assert len(found) > 10
     return found

@@ -182,6 +182,7 @@ def test_what_is_in_review_says_why_and_only_somebody_else_lets_it_go_on(
     page = unescape(text_of(approver.get("/console/approvals/")))
     assert "Review required Rerun in payroll" in page
     assert "May repeat pay: external http, committed; the outside system knows it by charge-7" in page
+    assert "Approvals 1" in page, "the top bar says how many wait"
     detail = text_of(approver.get(f"/console/operations/{reviewed.id}/"))
     assert "Verdict operator review required" in detail
     assert "it waits for somebody other than" in detail
