@@ -47,13 +47,12 @@ def nothing_held() -> Iterator[None]:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Lets seconds pass for what this process holds."""
-    shift = [0.0]
-    real = keyring.monotonic
-    monkeypatch.setattr(keyring, "monotonic", lambda: real() + shift[0])
+    """Time for what this process holds: it stands still but for the seconds that are let pass."""
+    now = [keyring.monotonic()]
+    monkeypatch.setattr(keyring, "monotonic", lambda: now[0])
 
     def pass_(seconds: float) -> None:
-        shift[0] += seconds
+        now[0] += seconds
 
     return pass_
 
