@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -100,12 +101,16 @@ def keep(effect: Effect, summary: Summary, actor: Actor) -> tuple[EffectEvidence
     return evidence, True
 
 
-def is_trusted(evidence: EffectEvidence, workspace_id: uuid.UUID) -> bool:
-    """Whether the row is what was stored: its text has its digest, and the console's signature holds now."""
-    if sha256(evidence.summary.encode()).hexdigest() != evidence.digest:
-        return False
-    envelope = signing.Envelope(evidence.algorithm, evidence.key_id, evidence.signature)
-    return signing.verify(workspace_id, envelope, _message(evidence)) == signing.Verdict.VALID
+def are_trusted(workspace_id: uuid.UUID, summaries: Sequence[EffectEvidence]) -> list[bool]:
+    """Which of these rows are what was stored: the text has its digest, and the console's signature holds now."""
+    asked = [
+        (workspace_id, signing.Envelope(one.algorithm, one.key_id, one.signature), _message(one)) for one in summaries
+    ]
+    verdicts = signing.verify_all(asked)
+    return [
+        verdict == signing.Verdict.VALID and sha256(one.summary.encode()).hexdigest() == one.digest
+        for one, verdict in zip(summaries, verdicts, strict=True)
+    ]
 
 
 def effect_of(run_id: uuid.UUID, effect_id: uuid.UUID) -> Effect:

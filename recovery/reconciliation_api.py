@@ -157,7 +157,8 @@ class Evidence(EffectEndpoint):
     def get(self, call: Call) -> HttpResponse:
         rows = EffectEvidence.objects.filter(effect=call.target).select_related("user")
         page = page_of(rows, read_cut(call.params), ("at", "id"))
-        items = [evidence_view(one, call.actor.workspace_id) for one in page.rows]
+        trusted = evidence.are_trusted(call.actor.workspace_id, page.rows)
+        items = [evidence_view(one, is_trusted=verdict) for one, verdict in zip(page.rows, trusted, strict=True)]
         return page_answer(call.request, page, items)
 
     @extend_schema(request=EvidenceRequest, responses={201: EvidenceAnswer, 200: EvidenceAnswer})
@@ -166,8 +167,9 @@ class Evidence(EffectEndpoint):
         effect, summary = call.target, summary_of(call.body)
         kept, is_new = evidence.add_evidence(effect.run_id, effect.id, summary, actor=call.actor, reason=call.reason)
         late = evidence.late_results(effect.stage_id, effect.attempt)
+        (is_trusted,) = evidence.are_trusted(call.actor.workspace_id, [kept])
         body = {
-            **evidence_view(kept, call.actor.workspace_id),
+            **evidence_view(kept, is_trusted=is_trusted),
             "replayed": not is_new,
             "late_results": [late_result(one) for one in late],
         }
@@ -256,7 +258,7 @@ def finding_of(body: Mapping[str, Any]) -> Finding:
     )
 
 
-def evidence_view(kept: EffectEvidence, workspace_id: uuid.UUID) -> dict[str, Any]:
+def evidence_view(kept: EffectEvidence, *, is_trusted: bool) -> dict[str, Any]:
     return {
         "id": str(kept.id),
         "effect_id": str(kept.effect_id),
@@ -266,7 +268,7 @@ def evidence_view(kept: EffectEvidence, workspace_id: uuid.UUID) -> dict[str, An
         "clean": kept.is_clean,
         "digest": kept.digest,
         "outcome": sealing.claim(kept.summary) or None,
-        "integrity": "valid" if evidence.is_trusted(kept, workspace_id) else "invalid",
+        "integrity": "valid" if is_trusted else "invalid",
         "key_id": kept.key_id or None,
         "added_by": kept.user.get_username(),
         "at": time(kept.at),

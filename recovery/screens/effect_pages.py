@@ -24,7 +24,7 @@ from pipelines.models import Attempt, Effect, Run, Stage
 from pipelines.paging import page_of, read_cut
 from pipelines.states import OPEN_EFFECT, StageState
 from recovery import answers, reconciliation, sealing
-from recovery.evidence import Summary, add_evidence, is_trusted, late_results
+from recovery.evidence import Summary, add_evidence, are_trusted, late_results
 from recovery.models import EffectEvidence, Reconciliation
 from recovery.reconciliation import Finding
 from recovery.screens import offers
@@ -70,7 +70,10 @@ def effect_page(request: ScreenRequest, effect_id: uuid.UUID) -> HttpResponse:
     context = {
         "effect": effect,
         "attempt": Attempt.objects.filter(id=effect.attempt).first(),
-        "evidence": [Told(one, _claim(one), is_trusted(one, actor.workspace_id)) for one in told],
+        "evidence": [
+            Told(one, _claim(one), trusted)
+            for one, trusted in zip(told, are_trusted(actor.workspace_id, told), strict=True)
+        ],
         "findings": list(found),
         "late": late_results(effect.stage_id, effect.attempt),
         "offers": offers.for_effect(effect, actor),

@@ -101,11 +101,11 @@ def test_evidence_is_only_ever_added(effect: Effect, approver: Api) -> None:
     for change in ("UPDATE recovery_effectevidence SET is_clean = true", "DELETE FROM recovery_effectevidence"):
         with pytest.raises(IntegrityError), transaction.atomic():
             execute(change)
-    assert evidence.is_trusted(kept, effect.run.workspace_id)
+    assert evidence.are_trusted(effect.run.workspace_id, [kept]) == [True]
     for name, other in (("summary", "{}"), ("is_clean", False), ("source", "me"), ("signature", ""), ("key_id", "k")):
         forged = EffectEvidence.objects.get()
         setattr(forged, name, other)
-        assert not evidence.is_trusted(forged, effect.run.workspace_id), name
+        assert evidence.are_trusted(effect.run.workspace_id, [kept, forged]) == [True, False], name
 
 
 def test_who_may_not_resolve_adds_no_evidence(
