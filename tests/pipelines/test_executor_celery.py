@@ -40,6 +40,7 @@ class Console:
     broker: str
     handlers: str = "tests.pipelines.executor_handlers"
     lease_seconds: int = LEASE_SECONDS
+    processes: int = 2
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
@@ -56,8 +57,15 @@ class Console:
             FOLDER: str(self.folder),
             **self.environment,
         }
-        command = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-c", "2", "-l", "WARNING"]
-        command += ["-s", str(self.folder / "beat"), "-Q", "recourse,recourse.clock,recourse.handlers"]
+        command = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-l", "WARNING"]
+        command += [
+            "-c",
+            str(self.processes),
+            "-s",
+            str(self.folder / "beat"),
+            "-Q",
+            "recourse,recourse.clock,recourse.handlers",
+        ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
