@@ -604,6 +604,37 @@ def test_a_stage_that_the_release_lacks_is_refused_and_never_dropped(
     assert refused(rerun(operator, triage, **body), 409, "definition_changed")["stages"] == lacking
 
 
+def test_a_kept_stage_that_would_now_wait_for_something_new_is_marked_stale(
+    triage: Run, operator: Api, hand: Hand, people: dict[str, Person], environment: Environment
+) -> None:
+    changed = [
+        {"name": "check"},
+        {"name": "load", "needs": ["check"]},
+        {"name": "classify"},
+        {"name": "publish", "needs": ["classify"]},
+    ]
+    managed(people["admin"], environment, *changed)
+    target = target_of(rerun(operator, triage))
+    assert [(stage.name, stage.state, stage.stale) for stage in stages_of(target)] == [
+        ("check", "ready", False),
+        ("load", "completed", True),
+        ("classify", "ready", False),
+        ("publish", "pending", False),
+    ]
+    assert hand.finish() == 3
+
+
+def test_a_failure_that_is_passed_by_no_longer_is_not_kept(
+    start_run: StartRun, hand: Hand, operator: Api, people: dict[str, Person], environment: Environment
+) -> None:
+    managed(people["admin"], environment, {"name": "load", "run_next_if_failed": True}, "classify")
+    run = start_run(pipeline="triage", input={})
+    hand.report(hand.take(), "failed", **FAILED)
+    hand.report(hand.take(), "failed", **FAILED)
+    managed(people["admin"], environment, "load", "classify")
+    assert refused(rerun(operator, run), 409, "definition_changed")["stages"] == ["load"]
+
+
 def test_a_later_stage_that_is_gone_is_told_as_removed(
     triage: Run, operator: Api, people: dict[str, Person], environment: Environment
 ) -> None:
