@@ -62,9 +62,9 @@ def perform(request: ScreenRequest, act: Act, carry_out: Callable[[str], str]) -
 
     A refusal is shown on the act itself, with what was typed still there; a missing right and 404 are pages.
     """
+    request.visit.actor.require(act.needs)
     reason = " ".join(request.POST.get("reason", "").split())
     if request.method != "POST":
-        request.visit.actor.require(act.needs)
         return ask(request, act, reason)
     try:
         answer_of(act, reason)

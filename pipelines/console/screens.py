@@ -114,10 +114,13 @@ def refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
 
 
 def record_refused_act(request: HttpRequest, refusal: Refusal) -> None:
-    """Has the audit keep what was refused to somebody who confirmed an act, unless the verb has recorded it already."""
+    """Has the audit keep what was refused to somebody who confirmed an act, unless the verb has recorded it already.
+
+    With `look` in the form only another plan was asked for.
+    """
     visit: Visit | None = getattr(request, "visit", None)
     match = request.resolver_match
-    if request.method != "POST" or visit is None or match is None:
+    if request.method != "POST" or "look" in request.POST or visit is None or match is None:
         return
     action = ACTIONS.get(match.url_name or "", f"screen.{match.url_name}")
     named = {name: found for name, found in match.kwargs.items() if isinstance(found, uuid.UUID)}

@@ -94,8 +94,8 @@ def at_stake(plan: Plan) -> list[str]:
 
 def perform(request: ScreenRequest, act: Act, planned: Planned) -> HttpResponse:
     """Shows the plan, or with POST carries it out: only what was shown, or what nobody looked at."""
+    request.visit.actor.require(act.needs)
     if request.method != "POST":
-        request.visit.actor.require(act.needs)
         return _show(request, act, planned, Shown(), "")
     reason = " ".join(request.POST.get("reason", "").split())
     shown = _read(request.POST.get("shown", ""))

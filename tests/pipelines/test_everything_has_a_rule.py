@@ -1,0 +1,358 @@
+"""Whatever can be called has a rule that says who may: routes, screens, admin actions, commands, tasks (F142).
+
+The rules of `/v1` stand in test_permissions; this holds all the rest. What is new and named nowhere fails here: decide
+who may, write it down, and the tests below go through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import current_app
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth import get_user_model
+from django.core.management import get_commands
+from django.test import Client, RequestFactory
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from pipelines import access, keys
+from pipelines.access import (
+    ADMINISTER,
+    CANCEL,
+    CAPABILITIES,
+    CHECKPOINT,
+    DECIDE,
+    FORK,
+    FORK_PROTECTED,
+    KEY_CAPABILITIES,
+    RECOVER,
+    RELEASE,
+    RESOLVE,
+    STEER,
+    VIEW,
+    Actor,
+)
+from pipelines.api.endpoints import Endpoint, WorkerEndpoint
+from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage, Workspace
+from pipelines.tenant_admin import TenantAdmin
+from tests.cast import Api, Hand, Person, stages_of
+from tests.recovery.stories import effect_of, in_review
+
+# the table
+
+MODEL = {
+    VIEW: {"viewer", "operator", "approver", "release_manager", "admin"},
+    STEER: {"operator", "release_manager", "admin"},
+    CANCEL: {"operator", "release_manager", "admin"},
+    RECOVER: {"operator", "release_manager", "admin"},
+    FORK: {"operator", "release_manager", "admin"},
+    FORK_PROTECTED: {"release_manager", "admin"},
+    RESOLVE: {"approver", "release_manager", "admin"},
+    DECIDE: {"approver", "release_manager", "admin"},
+    RELEASE: {"release_manager", "admin"},
+    ADMINISTER: {"admin"},
+    CHECKPOINT: set(),
+}
+OPEN = "everybody"  # tells nothing of anybody
+PERSON = "whoever is logged in"
+
+SCREENS = {
+    "runs": VIEW,
+    "login": OPEN,
+    "logout": OPEN,
+    "workspaces": PERSON,
+    "preferences": OPEN,
+    "run": VIEW,
+    "run-live": VIEW,
+    "run-events": VIEW,
+    "checkpoints": VIEW,
+    "checkpoint-changes": VIEW,
+    "checkpoint": VIEW,
+    "pause": STEER,
+    "resume": STEER,
+    "cancel": CANCEL,
+    "rerun": FORK,
+    "replay": FORK,
+    "effects": VIEW,
+    "evidence-graph": VIEW,
+    "effect": VIEW,
+    "effect-evidence": RESOLVE,
+    "effect-reconcile": RESOLVE,
+    "attempt": VIEW,
+    "retry": RECOVER,
+    "skip": RECOVER,
+    "reconcile": RESOLVE,
+    "operations": VIEW,
+    "operation": VIEW,
+    "operation-approve": RESOLVE,  # of one in review; of one that awaits approval DECIDE, which the same roles have
+    "operation-reject": RESOLVE,
+    "approvals": VIEW,
+    "dead-letters": VIEW,
+    "acknowledge": RECOVER,
+    "redrive": RECOVER,
+    "discard": RECOVER,
+    "workers": VIEW,
+}
+SESSION = "a worker's session of the application"
+APPLICATION_ROUTES = {
+    "pipelines": "creates runs of its own",
+    "pipelines/idempotent": "creates runs of its own",
+    "pipelines/by-idempotency-key": VIEW,
+    "pipelines/<str:run_id>": VIEW,
+    "pipelines/<str:run_id>/cancel": CANCEL,
+    "stages/<str:stage_id>/resume": DECIDE,
+    "workers/bootstrap": "opens a session",
+    "workers/heartbeat": SESSION,
+    "workers/shutdown": SESSION,
+    "jobs/pull": SESSION,
+    "jobs/ack": SESSION,
+    "stages/<str:stage_id>/lease/acquire": SESSION,
+    "stages/<str:stage_id>/lease/renew": SESSION,
+    "leases/renew": SESSION,
+    "stages/<str:stage_id>/release": SESSION,
+    "stages/<str:stage_id>/result": SESSION,
+    "results": SESSION,
+    "stages/<str:stage_id>/effects": SESSION,
+    "stages/<str:stage_id>/checkpoints": SESSION,
+    "stages/<str:stage_id>/progress": SESSION,
+    "stages/<str:stage_id>/logs": SESSION,
+}
+OTHER_ROUTES = {
+    "": OPEN,
+    "healthz": OPEN,
+    "readyz": OPEN,
+    "metrics": OPEN,
+}
+ADMIN_ACTIONS = {("ApiKey", "revoke"): ADMINISTER, ("PersonalToken", "revoke"): ADMINISTER}
+SHELL = "whoever has a shell on the console's host, as an administrator"
+COMMANDS = {
+    "copy_keyrings": SHELL,
+    "export_audit_head": SHELL,
+    "issue_key": SHELL,
+    "issue_token": SHELL,
+    "release_definition": RELEASE,  # of the member whom --by names
+    "retention": SHELL,
+    "revoke_signing_key": SHELL,
+    "rotate_signing_key": SHELL,
+    "signing_keys": SHELL,
+    "up": SHELL,
+    "verify_audit": SHELL,
+}
+ENGINE = "the engine alone: nobody asks for it, and it takes nothing from who sends it"
+TASKS = {
+    "pipelines.tasks.sweep": ENGINE,
+    "pipelines.tasks.seal_audit": ENGINE,
+    "pipelines.tasks.retention": ENGINE,
+    "pipelines.tasks.execute_ready": ENGINE,
+    "recovery.tasks.carry_on": ENGINE,
+}
+
+
+def routes() -> Iterator[tuple[str, URLPattern]]:
+    waiting: list[tuple[str, URLPattern | URLResolver]] = [("", one) for one in get_resolver().url_patterns]
+    while waiting:
+        prefix, one = waiting.pop()
+        route = prefix + str(one.pattern)
+        if isinstance(one, URLResolver):
+            waiting += [(route, inner) for inner in one.url_patterns]
+        else:
+            yield route, one
+
+
+def test_the_table_is_the_models() -> None:
+    """Model §5, the rows of people and the column of keys."""
+    assert {capability: set(roles) for capability, roles in CAPABILITIES.items()} == MODEL
+    assert {"application": {VIEW, CANCEL, DECIDE}, "runtime": {CHECKPOINT}} == KEY_CAPABILITIES
+
+
+def test_every_route_has_a_rule() -> None:
+    screens, others = set(), set()
+    for route, pattern in routes():
+        if route.startswith("console/"):
+            screens.add(pattern.name)
+        elif not route.startswith(("v1/", "admin/")):
+            others.add(route)
+            if route in APPLICATION_ROUTES:
+                view: Any = getattr(pattern.callback, "view_class", None)
+                assert issubclass(view, Endpoint), f"{route} does not ask for a key"
+                assert issubclass(view, WorkerEndpoint) == (APPLICATION_ROUTES[route] == SESSION), route
+    assert screens == set(SCREENS)
+    assert others == {*APPLICATION_ROUTES, *OTHER_ROUTES}
+
+
+def test_every_action_of_the_admin_site_has_a_rule() -> None:
+    """Rows of tenants are shown and changed by `TenantAdmin` alone, which knows whose they are."""
+    request = RequestFactory().get("/admin/")
+    request.user = get_user_model()(is_superuser=True, is_staff=True, is_active=True)
+    found = set()
+    ours = {
+        model for name in ("pipelines", "recovery", "approvals") for model in apps.get_app_config(name).get_models()
+    }
+    for model, site in admin.site._registry.items():
+        if model in ours:
+            assert isinstance(site, TenantAdmin), f"{model.__name__} is shown to whoever is staff"
+            found |= {(model.__name__, name) for name in site.actions or ()}
+    assert found == set(ADMIN_ACTIONS)
+
+
+def test_every_command_has_a_rule() -> None:
+    ours = {name for name, app in get_commands().items() if app in ("pipelines", "approvals", "recovery", "config")}
+    assert ours == set(COMMANDS)
+
+
+def test_every_task_has_a_rule_and_takes_nothing() -> None:
+    current_app.loader.import_default_modules()
+    found = {name: task for name, task in current_app.tasks.items() if not name.startswith("celery.")}
+    assert set(found) == set(TASKS)
+    for name, task in found.items():
+        assert task.run.__code__.co_argcount - hasattr(task.run, "__self__") == 0, f"{name} takes something"
+
+
+# Django's own question
+
+
+@pytest.mark.parametrize("capability", MODEL)
+def test_django_is_answered_from_the_table(
+    capability: str, workspace: Workspace, other_workspace: Workspace, people: dict[str, Person]
+) -> None:
+    """`user.has_perm(capability, workspace)`: by the role there, nowhere else, and not once the user is inactive."""
+    for role, person in people.items():
+        assert person.user.has_perm(capability, workspace) == (role in MODEL[capability])
+        assert not person.user.has_perm(capability, other_workspace)
+        assert not person.user.has_perm(capability)
+        person.user.is_active = False
+        assert not person.user.has_perm(capability, workspace)
+
+
+def test_a_superuser_has_the_rights_of_their_role_and_no_others(
+    workspace: Workspace, other_workspace: Workspace
+) -> None:
+    """Model §5; what belongs to no workspace stays Django's to decide."""
+    root = get_user_model().objects.create_superuser("root")
+    assert not any(root.has_perm(capability, workspace) for capability in MODEL)
+    workspace.members.create(user=root, role=Role.OPERATOR)
+    assert {one for one in MODEL if root.has_perm(one, workspace)} == {VIEW, STEER, CANCEL, RECOVER, FORK}
+    assert not any(root.has_perm(capability, other_workspace) for capability in MODEL)
+    assert not root.has_perm("a word that is no capability", workspace)
+    assert root.has_perm("auth.change_user")
+
+
+def test_a_key_may_what_its_scope_says(workspace: Workspace, application: Application) -> None:
+    for scope, may in KEY_CAPABILITIES.items():
+        actor = Actor("billing", workspace.id, "application", application_id=application.id, scope=scope)
+        assert {capability for capability in MODEL if actor.may(capability)} == may
+    assert access.person(get_user_model().objects.create_user("nobody"), workspace.id, "api") is None
+
+
+# screens
+
+
+@pytest.fixture
+def parts(start_run: Callable[..., Run], hand: Hand) -> dict[str, Any]:
+    """One of each thing that a screen's address may name, by the name of its parameter."""
+    run = start_run("first")
+    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
+    effect = effect_of(run, "first")
+    return {
+        "run_id": run.id,
+        "stage_id": stages_of(run)[0].id,
+        "attempt_id": stages_of(run)[0].attempts.get().id,
+        "effect_id": effect.id,
+        "operation_id": in_review(run).id,
+        "letter_id": DeadLetter.objects.get().id,
+        "sequence": Checkpoint.objects.filter(run=run).order_by("-sequence").values_list("sequence", flat=True)[0],
+    }
+
+
+def address_of(name: str, parts: dict[str, Any]) -> str:
+    (route,) = [route for route, pattern in routes() if route.startswith("console/") and pattern.name == name]
+    for part, found in parts.items():
+        route = route.replace(f"<uuid:{part}>", str(found)).replace(f"<int:{part}>", str(found))
+    assert "<" not in route
+    return f"/{route}"
+
+
+def logged_in(person: Person) -> Client:
+    client = Client()
+    client.force_login(person.user)
+    return client
+
+
+GUARDED = sorted(name for name, rule in SCREENS.items() if rule in CAPABILITIES)
+ACTS = sorted(name for name in GUARDED if SCREENS[name] != VIEW)
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_each_role_is_let_in_or_refused_on_screens_as_the_table_says(
+    name: str, parts: dict[str, Any], people: dict[str, Person]
+) -> None:
+    address = address_of(name, parts)
+    for role, person in people.items():
+        status = logged_in(person).get(address).status_code
+        if role in MODEL[SCREENS[name]]:
+            assert status not in (302, 403, 404, 500), f"{role} {name}"
+        else:
+            assert status == 403, f"{role} {name}"
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_who_may_not_act_changes_nothing_and_is_in_the_audit(
+    name: str, parts: dict[str, Any], people: dict[str, Person]
+) -> None:
+    """F145: one denied event each, over the channel `console`."""
+    before = list(Stage.objects.values_list("id", "state", "epoch"))
+    for role in set(people) - MODEL[SCREENS[name]]:
+        answer = logged_in(people[role]).post(address_of(name, parts), {"reason": "because"})
+        assert answer.status_code == 403, f"{role} {name}"
+        event = AuditEvent.objects.get(user=people[role].user)
+        assert (event.outcome, event.code, event.channel) == ("denied", "permission_denied", "console"), event.action
+    assert list(Stage.objects.values_list("id", "state", "epoch")) == before
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_an_outsider_finds_no_screen_of_ours(name: str, parts: dict[str, Any], outsider: Person) -> None:
+    """I16, F151."""
+    address = address_of(name, parts)
+    client = logged_in(outsider)
+    named = "/console/" + address.partition("/console/")[2]
+    if any(str(found) in named for part, found in parts.items() if part != "sequence"):
+        assert client.get(address).status_code == 404
+    if name in ACTS:
+        assert client.post(address, {"reason": "because"}).status_code == 404
+        assert AuditEvent.objects.filter(workspace=outsider.actor.workspace_id).get().outcome == "failed"
+
+
+@pytest.mark.parametrize("name", sorted(set(SCREENS) - {"login", "logout", "preferences"}))
+def test_who_is_not_logged_in_is_asked_to_be(name: str, parts: dict[str, Any]) -> None:
+    answer = Client().get(address_of(name, parts))
+    assert answer.status_code == 302
+    assert "/login/" in answer.headers["Location"]
+
+
+# keys
+
+
+@pytest.mark.parametrize("route", sorted(APPLICATION_ROUTES))
+def test_a_runtime_key_serves_no_route_of_applications(
+    route: str, parts: dict[str, Any], application: Application, environment: Environment
+) -> None:
+    """P9: 403 everywhere; without a key 401."""
+    _, secret = keys.issue_key(application, environment, scope="runtime")
+    path = "/" + route.replace("<str:run_id>", str(parts["run_id"])).replace("<str:stage_id>", str(parts["stage_id"]))
+    for headers, status in (({"X-API-Key": secret}, 403), ({}, 401), ({"X-API-Key": "rk_none"}, 401)):
+        client = Api({**headers, "X-Worker-Session": "rs_none"})
+        answer = client.get(path) if route == "pipelines/<str:run_id>" else client.post(path)
+        assert answer.status_code == status, f"{route} {headers}"
+
+
+def test_a_key_that_tries_a_persons_verb_is_in_the_audit(
+    parts: dict[str, Any], application: Application, environment: Environment
+) -> None:
+    for scope in KEY_CAPABILITIES:
+        _, secret = keys.issue_key(application, environment, scope=scope)
+        assert Api({"X-API-Key": secret}).post(f"/v1/executions/{parts['run_id']}/pause").status_code == 403
+    told = AuditEvent.objects.filter(action="run.pause").values_list("outcome", "actor", "channel", "run")
+    assert list(told) == [("denied", "billing", "application", parts["run_id"])] * 2
