@@ -57,15 +57,9 @@ class Console:
             FOLDER: str(self.folder),
             **self.environment,
         }
-        command = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-l", "WARNING"]
-        command += [
-            "-c",
-            str(self.processes),
-            "-s",
-            str(self.folder / "beat"),
-            "-Q",
-            "recourse,recourse.clock,recourse.handlers",
-        ]
+        command = [sys.executable, "-m", "celery", "-A", "config", "worker", "-B", "-c", str(self.processes)]
+        command += ["-l", "WARNING", "-s", str(self.folder / "beat")]
+        command += ["-Q", "recourse,recourse.clock,recourse.handlers"]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
 
