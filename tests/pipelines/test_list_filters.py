@@ -10,6 +10,7 @@ import pytest
 from django.http import QueryDict
 
 from pipelines import list_filters, queries
+from pipelines.api.checkpoints import CheckpointFilter
 from pipelines.errors import Refusal
 from pipelines.filters import MOST_VALUES, ListFilter
 from pipelines.models import DeadLetter, Run
@@ -139,5 +140,5 @@ def test_every_list_of_rows_is_asked_here() -> None:
     def below(kind: type[ListFilter]) -> set[type[ListFilter]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 
-    of_a_run = {list_filters.AttemptFilter, list_filters.EffectFilter}
+    of_a_run = {list_filters.AttemptFilter, list_filters.EffectFilter, CheckpointFilter}
     assert below(ListFilter) - {ListFilter} == {*LISTS.values(), *of_a_run}
