@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.models import AttemptProgress, Run
+from pipelines.models import AttemptProgress, Effect, Run
+from recovery.transitions import skip_stage
 from tests.browser.conftest import Window
 from tests.cast import Hand, Person, stages_of
+from tests.recovery.stories import effect_of, in_review
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -251,3 +253,114 @@ def test_what_scrolls_can_be_reached_by_keyboard(
         one.go(path)
         stuck: Any = one.page.evaluate(UNREACHABLE)
         assert stuck == [], path
+
+
+def test_a_rerun_is_looked_at_chosen_and_made_in_a_dialog(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """O17, O57: another start is shown in the same dialog before anything is made of it."""
+    run = start_run("load", "publish", name="orders")
+    hand.report(hand.take(), output=1)
+    hand.report(hand.take(), "failed", error_code="UNIQUE", retryable=False)
+    one = window(people["operator"])
+    one.go(f"/console/runs/{run.id}/")
+    one.page.get_by_role("link", name="Rerun…").click()
+    dialog = one.page.locator("dialog[open]")
+    dialog.get_by_text("1 stage: load · done in epoch 1 of the source").wait_for()
+    dialog.get_by_label("Start at").select_option("load")
+    dialog.get_by_role("button", name="Show the plan for this choice").click()
+    dialog.get_by_text("This is another plan than the one before").wait_for()
+    dialog.get_by_text("load · runs at once; from a clean start").wait_for()
+    dialog.get_by_label("Reason").fill("wrong rates")
+    dialog.get_by_role("button", name="Make the new run").click()
+    one.page.get_by_text("This is the new run; orders stays as it was.").wait_for()
+    assert [stage.state for stage in stages_of(Run.objects.get(recovered_from=run))] == ["ready", "pending"]
+
+
+def test_when_the_world_moved_the_dialog_shows_the_new_plan(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """F51: what changed is marked, and nothing was done."""
+    run = start_run({"name": "load", "run_next_if_failed": True}, "publish", name="orders")
+    hand.report(hand.take(), "failed", error_code="X")
+    publish = stages_of(run)[1]
+    one = window(people["operator"])
+    one.go(f"/console/runs/{run.id}/?stage=0")
+    one.page.get_by_role("link", name="Retry…").click()
+    dialog = one.page.locator("dialog[open]")
+    dialog.get_by_label("Reason").fill("again")
+    skip_stage(publish.id, actor=people["admin"].actor, reason="not today")
+    dialog.get_by_role("button", name="Retry load").click()
+    dialog.get_by_text("This is another plan than the one before").wait_for()
+    assert dialog.locator("li.new").count() == 1
+    assert stages_of(run)[0].epoch == 1
+    dialog.get_by_role("button", name="Retry load").click()
+    one.page.get_by_text("load runs again, in epoch 2.").wait_for()
+
+
+def test_evidence_review_and_decision_work_without_javascript(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """O45: from the inbox to the new run, and evidence on the way, by plain links and forms."""
+    review = _reviewed(start_run, hand)
+    page = window(people["approver"], java_script_enabled=False).page
+    page.get_by_role("link", name="Approvals 1").click()
+    page.get_by_role("link", name="Rerun in payroll").click()
+    page.get_by_role("link", name="payroll").first.click()
+    page.get_by_role("link", name="External http").click()
+    page.get_by_role("link", name="Reconcile…").click()
+    page.get_by_label("It happened").check()
+    page.get_by_label("Reason").fill("seen at the bank")
+    page.get_by_role("button", name="Say so").click()
+    page.get_by_text("approver-acme: seen at the bank").wait_for()
+    page.goto(page.url.split("/console/")[0] + f"/console/operations/{review.id}/")
+    page.get_by_role("link", name="Let it go on…").click()
+    page.get_by_role("button", name="Let it go on").click()
+    page.get_by_text("This is another plan than the one before").wait_for()
+    page.get_by_role("button", name="Let it go on").click()
+    page.get_by_text("goes on as this run").wait_for()
+    assert Run.objects.filter(recovered_from=review.run).count() == 1
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_no_page_of_recovery_is_wider_than_its_window_and_every_link_has_a_name(
+    width: int, window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    long = "a-very-long-name-" * 12
+    review = _reviewed(start_run, hand, name=long, key="k" * 190)
+    Effect.objects.update(external_ref="r" * 900, request_hash="h" * 190, detail={"d" * 400: "e" * 400})
+    run, effect = review.run_id, Effect.objects.get().id
+    one = window(people["admin"], viewport={"width": width, "height": 800})
+    for path in (
+        "operations/",
+        f"operations/{review.id}/",
+        f"operations/{review.id}/approve/",
+        "approvals/",
+        f"runs/{run}/",
+        f"runs/{run}/rerun/",
+        f"runs/{run}/replay/",
+        f"runs/{run}/evidence/",
+        f"runs/{run}/effects/",
+        f"runs/{run}/checkpoints/",
+        f"runs/{run}/checkpoints/1/",
+        f"runs/{run}/checkpoints/changes/?one=1&other=2",
+        f"effects/{effect}/",
+        f"effects/{effect}/evidence/",
+        f"effects/{effect}/reconcile/",
+    ):
+        one.go(f"/console/{path}")
+        room: Any = one.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert room[0] <= room[1], path
+        assert one.page.evaluate(UNREACHABLE) == [], path
+        for role in ("link", "button"):
+            assert one.page.get_by_role(cast(Any, role), name=re.compile(r"^\s*$")).count() == 0, (path, role)
+
+
+def _reviewed(start_run: Callable[..., Run], hand: Hand, name: str = "payroll", key: str = "payroll:7") -> Any:
+    """A rerun in review: a committed effect of the stage that would run again is not cleared."""
+    stage = {"name": "pay", "effect_mode": "external", "effect_protocol": "intent"}
+    run = start_run(stage, "book", name=name, key=key)
+    job = hand.take()
+    effect_of(run, "pay", key=key)
+    hand.report(job, "failed", error_code="DECLINED", retryable=False)
+    return in_review(Run.objects.get(id=run.id), from_step_id="pay")
