@@ -8,13 +8,13 @@ F148, F149.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
 
+import orjson
 from django.db.models import QuerySet
 
 from pipelines import signing
@@ -199,7 +199,7 @@ def latest_sequence(run_id: uuid.UUID) -> int:
 def shown(checkpoint: Checkpoint) -> Any:
     """What it says, to be shown beside its verdict; None where it is no JSON any more."""
     try:
-        return json.loads(checkpoint.payload)
+        return orjson.loads(checkpoint.payload)
     except ValueError:
         return None
 
@@ -220,7 +220,8 @@ def identity_of(checkpoint: Checkpoint) -> Identity:
 
 def payload_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """What it says. Only for one that was verified."""
-    return json.loads(checkpoint.payload)
+    said: dict[str, Any] = orjson.loads(checkpoint.payload)
+    return said
 
 
 # below: how
@@ -237,19 +238,14 @@ def _is_consistent(checkpoint: Checkpoint, owners: Mapping[uuid.UUID, uuid.UUID]
         return False
     if sha256(checkpoint.payload.encode()).hexdigest() != checkpoint.payload_digest:
         return False
-    try:
-        payload = json.loads(checkpoint.payload)
-    except ValueError:
-        return False
-    return isinstance(payload, dict) and {name: payload.get(name) for name in ("moment", "attempt", *_STEPS)} == {
+    payload = shown(checkpoint)
+    columns = {
         "moment": checkpoint.moment,
         "attempt": str(checkpoint.attempt) if checkpoint.attempt else None,
         "current_step_id": checkpoint.current_step_id,
         "previous_step_id": checkpoint.previous_step_id,
     }
-
-
-_STEPS = ("current_step_id", "previous_step_id")
+    return isinstance(payload, dict) and columns == {name: payload.get(name) for name in columns}
 
 
 def message_of(checkpoint: Checkpoint) -> bytes:
@@ -292,25 +288,34 @@ def _done_now(stages: Iterable[Stage]) -> list[dict[str, Any]]:
 def _kept(checkpoint: Checkpoint, stages: Iterable[Stage], done: Iterable[Mapping[str, Any]]) -> dict[str, Done]:
     """The done stages with their outputs, whose bodies are hashed anew."""
     by_name = {stage.name: stage for stage in stages}
-    said = [(by_name.get(item["stage"]), item) for item in done]
-    outputs: dict[tuple[uuid.UUID, int, str], uuid.UUID] = {
-        (stage_id, epoch, digest): output_id
-        for output_id, stage_id, epoch, digest in query(
-            "SELECT id, stage_id, epoch, encode(sha256(convert_to(body, 'UTF8')), 'hex') FROM pipelines_stageoutput"
-            " WHERE stage_id = ANY(%s) ORDER BY at, id",
-            [[stage.id for stage, item in said if stage and item["output"]]],
-        )
-    }
     kept: dict[str, Done] = {}
-    for stage, item in said:
+    for item in done:
+        stage = by_name.get(item["stage"])
         if stage is None:
             raise _invalid(checkpoint, f"the run has no stage called {item['stage']!r}")
-        digest = item["output"] or ""
-        output_id = outputs.get((stage.id, item["epoch"], digest))
-        if digest and output_id is None:
-            raise _invalid(checkpoint, f"the output of {stage.name!r} that was signed for is gone or was altered")
-        kept[stage.name] = Done(stage.id, stage.name, item["state"], item["epoch"], output_id, digest)
+        kept[stage.name] = Done(stage.id, stage.name, item["state"], item["epoch"], None, item["output"] or "")
+    outputs = _outputs([one for one in kept.values() if one.output_digest])
+    for name, one in kept.items():
+        if one.output_digest and name not in outputs:
+            raise _invalid(checkpoint, f"the output of {name!r} that was signed for is gone or was altered")
+        kept[name] = replace(one, output_id=outputs.get(name))
     return kept
+
+
+def _outputs(done: Sequence[Done]) -> dict[str, uuid.UUID]:
+    """By stage name: the stage's output of that epoch whose body has the digest that was signed for."""
+    wanted = [
+        {"stage": one.stage, "stage_id": one.stage_id, "epoch": one.epoch, "digest": one.output_digest} for one in done
+    ]
+    return dict(
+        query(
+            "SELECT w.stage, o.id FROM json_to_recordset(%s::json) AS"
+            " w(stage text, stage_id uuid, epoch int, digest text) JOIN pipelines_stageoutput o"
+            " ON o.stage_id = w.stage_id AND o.epoch = w.epoch AND o.digest = w.digest"
+            " WHERE encode(sha256(convert_to(o.body, 'UTF8')), 'hex') = w.digest ORDER BY o.at, o.id",
+            [recordset(wanted)],
+        )
+    )
 
 
 def _posture(checkpoint: Checkpoint) -> Mapping[str, Any] | None:

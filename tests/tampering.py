@@ -162,6 +162,11 @@ def truncated_payload_with_its_digest(scene: Scene) -> None:
     forge(scene.used, payload=half, payload_digest=sha256(half.encode()).hexdigest())
 
 
+def payload_nested_without_end(scene: Scene) -> None:
+    endless = "[" * 200_000
+    forge(scene.used, payload=endless, payload_digest=sha256(endless.encode()).hexdigest())
+
+
 def another_runs_checkpoint(scene: Scene) -> None:
     copy_over(scene.of_other(), scene.used)
 
@@ -345,6 +350,7 @@ TAMPERINGS = [
             digest_alone,
             truncated_payload,
             truncated_payload_with_its_digest,
+            payload_nested_without_end,
             another_runs_checkpoint,
             moved_to_this_run,
             another_stage,
