@@ -197,11 +197,13 @@ def latest_sequence(run_id: uuid.UUID) -> int:
 
 
 def shown(checkpoint: Checkpoint) -> Any:
-    """What it says, to be shown beside its verdict; None where it is no JSON any more."""
+    """What it says, to be shown beside its verdict; None where it is no JSON, or nested deeper than any ever was."""
     try:
-        return orjson.loads(checkpoint.payload)
-    except ValueError:
+        said = orjson.loads(checkpoint.payload)
+        orjson.dumps(said)
+    except (ValueError, TypeError):
         return None
+    return said
 
 
 def identity_of(checkpoint: Checkpoint) -> Identity:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import rfc8785
 
 from pipelines.effects import Told
@@ -63,7 +64,8 @@ class Left:
         field = self.at + self.spell("state")
         try:
             size = len(rfc8785.dumps(self.state))
-        except ValueError as error:
+            orjson.dumps({"state": self.state})  # what is nested too deep for it could not be handed on
+        except (ValueError, TypeError, RecursionError) as error:
             message = f"has no canonical form: {error}"
             raise Refusal("validation_error", f"{field}: {message}", errors={field: [message]}) from error
         if size > LARGEST_STATE:

@@ -163,7 +163,7 @@ def truncated_payload_with_its_digest(scene: Scene) -> None:
 
 
 def payload_nested_without_end(scene: Scene) -> None:
-    endless = "[" * 200_000
+    endless = "[" * 400 + "]" * 400
     forge(scene.used, payload=endless, payload_digest=sha256(endless.encode()).hexdigest())
 
 

@@ -15,7 +15,7 @@ from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
 from pipelines import queries
-from pipelines.checkpoint_reading import verify, verify_all
+from pipelines.checkpoint_reading import shown, verify, verify_all
 from pipelines.console import drawing
 from pipelines.console.differences import Change, compare
 from pipelines.console.screens import ScreenRequest, screen, show
@@ -86,7 +86,7 @@ def checkpoint_page(request: ScreenRequest, run_id: uuid.UUID, sequence: int) ->
     checkpoint = _find(run, sequence)
     (line,) = _lines(run, [checkpoint])
     evidence = list(CheckpointEvidence.objects.filter(checkpoint=checkpoint).order_by("-id")[: EVIDENCE_SHOWN + 1])
-    payload = said(checkpoint)
+    payload = shown(checkpoint)
     context = {
         "run": run,
         "line": line,
@@ -121,17 +121,9 @@ def checkpoint_changes(request: ScreenRequest, run_id: uuid.UUID) -> HttpRespons
     return show(request, "runs/checkpoint_changes.html", context)
 
 
-def said(checkpoint: Checkpoint) -> Any:
-    """What it says; None where that is no JSON any more."""
-    try:
-        return json.loads(checkpoint.payload)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _told(line: Line) -> dict[str, Any]:
     """All of a checkpoint that can differ."""
-    checkpoint, payload = line.checkpoint, said(line.checkpoint)
+    checkpoint, payload = line.checkpoint, shown(line.checkpoint)
     told = payload if isinstance(payload, dict) else {"payload": checkpoint.payload}
     return {
         "sequence": checkpoint.sequence,

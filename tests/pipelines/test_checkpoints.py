@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from pipelines import checkpoint_reading, keyring, leases, sweeps
 from pipelines.checkpoint_reading import verify
+from pipelines.errors import Refusal
 from pipelines.models import Checkpoint, CheckpointEvidence, Effect, LateEvidence, Run, Stage
 from pipelines.postures import LARGEST_STATE, Left
 from pipelines.states import CheckpointMoment
@@ -118,6 +119,8 @@ def test_a_state_has_its_limit_and_its_form(start_run: StartRun, worker: Worker)
     assert leave(worker, job, "x" * (LARGEST_STATE - 2)).status_code == 201
     too_large = leave(worker, job, "x" * (LARGEST_STATE - 1))
     no_form = leave(worker, job, {"number": 2**60})
+    with pytest.raises(Refusal, match="canonical form"):
+        Left(json.loads("[" * 300 + "]" * 300)).check()
     missing = worker.post(f"/stages/{job['stageId']}/checkpoints", {"executionId": job["executionId"]})
     unknown = leave(worker, job, 1, status="done")
 
