@@ -133,6 +133,17 @@ INVARIANTS: dict[str, str] = {
         HAVING (s.state = 'waiting') <> (count(g.id) = 1) OR count(g.id) > 1
             OR (count(g.id) = 1 AND max(g.epoch) <> s.epoch)
     """,
+    "I10, I11 every fork has the id that one operation reserved, with a verdict, and says so": """
+        SELECT r.id, o.id, o.state FROM pipelines_run r LEFT JOIN recovery_operation o ON o.target = r.id
+        WHERE (r.recovered_from_id IS NOT NULL OR r.recovery IS NOT NULL)
+            AND (o.id IS NULL OR o.state NOT IN ('dispatched', 'succeeded', 'failed')
+                OR o.run_id IS DISTINCT FROM r.recovered_from_id OR o.disposition = 'recovery_denied'
+                OR r.recovery ->> 'operation_id' IS DISTINCT FROM o.id::text)
+    """,
+    "I10 what was dispatched is there": """
+        SELECT o.id, o.target FROM recovery_operation o WHERE o.state IN ('dispatched', 'succeeded')
+            AND o.kind IN ('rerun', 'replay') AND NOT EXISTS (SELECT FROM pipelines_run r WHERE r.id = o.target)
+    """,
     "I15 every failure that the machine judged says why": """
         SELECT a.id, a.state FROM pipelines_attempt a JOIN pipelines_stage s ON s.id = a.stage_id
         WHERE (a.state = 'failed' OR (a.state = 'timed_out' AND s.effect_mode <> 'external'))

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from config.celery_settings import configuration
 from pipelines.audit import ALLOWED, NO_OP
 from pipelines.models import AuditEvent, Checkpoint, Run, StageOutput
 from recovery import forks
 from recovery.models import Operation
 from recovery.states import OperationKind
+from recovery.tasks import carry_on
 from tests.cast import Api, Hand, Person, stages_of
 from tests.clock import Clock
 from tests.concurrency.crew import crew_of
@@ -336,3 +338,17 @@ def test_an_operation_follows_its_targets_end(
     again = ask(failed, people["operator"])
     assert (again.replayed, again.status) == (True, state)
     assert uuid.UUID(again.result["execution_id"]) == Operation.objects.get(id=done.operation_id).target
+
+
+def test_the_sweep_comes_by_every_second_where_no_handler_holds_it_up(
+    failed: Run, people: dict[str, Person], hand: Hand, tmp_path: Path, clock: Clock
+) -> None:
+    told = configuration("memory://", tmp_path)
+    entry = told["beat_schedule"]["recoveries"]
+    assert (entry["schedule"], told["task_routes"][entry["task"]]) == (1.0, {"queue": "recourse.clock"})
+    assert entry["task"] == carry_on.name
+    kill_at("dispatch", failed, people["operator"], after=False)
+    clock.advance(6)
+    assert carry_on() == {"reserved": 1, "followed": 0}
+    assert hand.finish() == 1
+    assert carry_on() == {"reserved": 0, "followed": 1}
