@@ -46,6 +46,19 @@ class Told:
     request_hash: str = ""
     detail: Any = None
 
+    def as_wire(self) -> dict[str, Any]:
+        """In the words in which it was told; what was left out stays out."""
+        told = {
+            "class": self.effect_class,
+            "stepId": self.step_id,
+            "idempotencyKey": self.key,
+            "state": self.state,
+            "externalRef": self.external_ref,
+            "requestHash": self.request_hash,
+            "detail": self.detail,
+        }
+        return {name: value for name, value in told.items() if value not in ("", None)}
+
 
 class Identity(NamedTuple):
     """What makes two words of one attempt speak of the same effect."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 
 from django.db import transaction
@@ -73,7 +73,7 @@ def tell_effects(
 
 
 def _late(holder: Holder, execution_id: uuid.UUID, told: Sequence[Told], why_not: str) -> list[dict[str, object]]:
-    outcomes = [asdict(one) for one in told if one.state != EffectState.DECLARED]
+    outcomes = [one.as_wire() for one in told if one.state != EffectState.DECLARED]
     if not outcomes:
         return []
     body = json.dumps({"effects": outcomes})

@@ -622,14 +622,13 @@ class Moves:
         )
         for run_id, stage_id, attempt_id, number, effect_id, *identity in doubted:
             data = effects.event_data(effect_id, effects.Identity(*identity)) | {"number": number}
-            unknown = EffectState.UNKNOWN
             self.event(
                 "effect.doubt",
                 run_id,
                 stage_id,
                 attempt_id,
                 EffectState.DECLARED,
-                unknown,
+                EffectState.UNKNOWN,
                 reason=effects.NOT_TOLD,
                 data=data,
             )

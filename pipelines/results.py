@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -67,7 +67,7 @@ class Result:
         """Tells the same result sent again from another one."""
         told = [self.status, self.output, self.error_code, self.error_message, self.retryable, self.context_items]
         if self.effects:
-            told.append([asdict(effect) for effect in self.effects])
+            told.append([effect.as_wire() for effect in self.effects])
         if self.checkpoint:
             told.append([self.checkpoint.state, self.checkpoint.posture])
         return sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()
@@ -235,7 +235,7 @@ class _Desk:
             "traceback": result.traceback,
         }
         if result.effects:
-            told["effects"] = [asdict(effect) for effect in result.effects]
+            told["effects"] = [effect.as_wire() for effect in result.effects]
         if result.checkpoint:
             told["checkpoint"] = {"state": result.checkpoint.state, "recoveryPosture": result.checkpoint.posture}
         return {
