@@ -1,12 +1,16 @@
-"""Services that some tests need: one that does not answer skips them, or fails them where CI demands it."""
+"""Services that some tests need, and the database's address for processes of their own.
+
+A service that does not answer skips the test, or fails it where CI demands it.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
+from django.db import connection
 
 from config.environment import BY_NAME
 
@@ -39,3 +43,14 @@ def rabbitmq_url() -> str:
 def server_url() -> str:
     """A PostgreSQL server that is not the embedded one."""
     return service_url("RECOURSE_TEST_SERVER_URL")
+
+
+def database_url() -> str:
+    """The address of the database that a test speaks to, for a process of its own; over TCP or a socket."""
+    found = connection.get_connection_params()
+    password = f":{quote(str(found['password']), safe='')}" if found.get("password") else ""
+    user = f"{quote(str(found.get('user', '')), safe='')}{password}"
+    host, port = str(found.get("host") or "127.0.0.1"), found.get("port") or 5432
+    if host.startswith("/"):
+        return f"postgres://{user}@:{port}/{found['dbname']}?host={quote(host)}"
+    return f"postgres://{user}@{host}:{port}/{found['dbname']}"

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from django.conf import settings
-from django.db import connection
 from kombu import Connection
 
 from pipelines.models import Attempt, Run, WorkerSession
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import attempts, status
 from tests.pipelines.executor_handlers import FOLDER
+from tests.services import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
@@ -46,7 +46,7 @@ class Console:
 
     def start(self) -> None:
         environment = os.environ | {
-            "DATABASE_URL": _database_url(),
+            "DATABASE_URL": database_url(),
             "CELERY_BROKER_URL": self.broker,
             "RECOURSE_DATA": str(self.folder),
             "RECOURSE_ENCRYPTION_KEY": settings.RECOURSE_ENCRYPTION_KEY,
@@ -219,17 +219,6 @@ def test_progress_is_kept_through_many_kills(console: Console, start_run: StartR
             assert ended.count("succeeded") == 1
             assert set(ended) <= {"succeeded", "lost", "released"}
     assert_invariants()
-
-
-def _database_url() -> str:
-    """The address of the database that the test speaks to."""
-    found = connection.get_connection_params()
-    password = f":{quote(str(found['password']), safe='')}" if found.get("password") else ""
-    user = f"{quote(str(found.get('user', '')), safe='')}{password}"
-    host, port = str(found.get("host") or "127.0.0.1"), found.get("port") or 5432
-    if host.startswith("/"):
-        return f"postgres://{user}@:{port}/{found['dbname']}?host={quote(host)}"
-    return f"postgres://{user}@{host}:{port}/{found['dbname']}"
 
 
 def _mine() -> int:

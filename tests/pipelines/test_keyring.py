@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from cryptography.fernet import Fernet
@@ -30,6 +29,7 @@ from pipelines.models import AuditEvent, Checkpoint, LocalKeyring, Run, Workspac
 from pipelines.signing import Envelope, Verdict
 from tests.cast import Api, Hand, Person, unknown_id
 from tests.concurrency.crew import crew_of, refusals
+from tests.services import database_url
 
 pytestmark = pytest.mark.django_db
 StartRun = Callable[..., Run]
@@ -563,14 +563,10 @@ def _other_process(*words: str, data: Path) -> str:
     """What a command prints that runs in a process of its own, on this database and with this console's key."""
     from django.conf import settings as console
 
-    given_: dict[str, Any] = connection.settings_dict
-    user = quote(given_["USER"]) + (f":{quote(given_['PASSWORD'])}" if given_["PASSWORD"] else "")
-    port = f":{given_['PORT']}" if given_["PORT"] else ""
-    address = f"postgres://{user}@{port}/{given_['NAME']}?host={quote(str(given_['HOST']), safe='')}"
     done = subprocess.run(
         [sys.executable, "manage.py", *words, "--data", str(data)],
         cwd=ROOT,
-        env=os.environ | {"DATABASE_URL": address, "RECOURSE_ENCRYPTION_KEY": console.RECOURSE_ENCRYPTION_KEY},
+        env=os.environ | {"DATABASE_URL": database_url(), "RECOURSE_ENCRYPTION_KEY": console.RECOURSE_ENCRYPTION_KEY},
         capture_output=True,
         text=True,
         timeout=120,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from config.celery_settings import configuration
 from pipelines.audit import ALLOWED, NO_OP
@@ -27,6 +26,7 @@ from tests.clock import Clock
 from tests.concurrency.crew import crew_of
 from tests.engine_model.invariants import assert_invariants
 from tests.recovery.stories import effect_of, in_review
+from tests.services import database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
@@ -204,15 +204,10 @@ def test_a_process_that_is_really_killed_leaves_one_target_or_none(
     failed: Run, people: dict[str, Person], point: str
 ) -> None:
     """kill -9, so that nothing of the language or the driver can tidy up."""
-    database = connection.settings_dict
-    address = (
-        f"postgres://{database['USER']}:{database['PASSWORD']}@{database['HOST'] or '127.0.0.1'}:{database['PORT']}"
-        f"/{database['NAME']}"
-    )
     asked = [point, str(failed.id), str(people["operator"].user.pk), KEY]
     process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", REAL_KILL, *asked],
-        env={**os.environ, "DATABASE_URL": address, "DJANGO_SETTINGS_MODULE": "config.settings"},
+        env={**os.environ, "DATABASE_URL": database_url(), "DJANGO_SETTINGS_MODULE": "config.settings"},
         cwd=ROOT,
         check=False,
         capture_output=True,
