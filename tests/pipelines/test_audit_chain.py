@@ -19,6 +19,7 @@ from pipelines import audit, audit_chain, keyring, signing, signing_keys
 from pipelines.audit_chain import GENESIS, Head, Report, newest_head, seal, seal_some, verify
 from pipelines.models import AuditEvent, AuditHead, AuditPending, AuditSeal, Run, Workspace
 from pipelines.sql import query
+from pipelines.tasks import seal_audit
 from tests.cast import Api, Person
 
 Tell = Callable[..., None]
@@ -597,8 +598,10 @@ def test_more_events_than_are_checked_at_once(
     assert (found.position, found.event) == (9, event.id)
 
 
-def test_sealing_is_asked_for_twice_a_second(tmp_path: Path) -> None:
-    """Within a second: a lost or late turn is made up for by the next."""
+def test_sealing_is_asked_for_twice_a_second(tell: Tell, tmp_path: Path) -> None:
+    """Within a second: a lost or late turn is made up for by the next, a doubled one finds nothing."""
+    tell(3)
+    assert (seal_audit(), seal_audit()) == (3, 0)
     settings = celery_settings.configuration("memory://", tmp_path)
     assert settings["beat_schedule"]["seal-audit"]["schedule"] <= 0.5
     assert settings["task_routes"]["pipelines.tasks.seal_audit"]["queue"] == "recourse.clock"
