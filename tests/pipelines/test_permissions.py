@@ -13,7 +13,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from pipelines import catalog, keyring, releases
 from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
-from pipelines.models import Application, AuditEvent, DeadLetter, Environment, Role, Run, Stage
+from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage
 from tests.cast import Api, Hand, Person, stages_of
 from tests.recovery.stories import effect_of, in_review
 
@@ -23,6 +23,7 @@ OPERATORS = {"operator", "release_manager", "admin"}
 DECIDERS = {"approver", "release_manager", "admin"}
 RELEASERS = {"release_manager", "admin"}
 ADMINS = {"admin"}
+NOBODY: set[str] = set()  # keys of scope runtime alone
 ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "executions"): VIEWERS,
     ("GET", "executions/<str:execution_id>"): VIEWERS,
@@ -30,6 +31,13 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "executions/<str:execution_id>/attempts"): VIEWERS,
     ("GET", "executions/<str:execution_id>/timeline"): VIEWERS,
     ("GET", "executions/<str:execution_id>/blockers"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/evidence"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/snapshot"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/checkpoints"): VIEWERS,
+    ("POST", "executions/<str:execution_id>/checkpoints"): NOBODY,
+    ("GET", "executions/<str:execution_id>/checkpoints/latest"): NOBODY,
+    ("GET", "executions/<str:execution_id>/checkpoints/<str:checkpoint_id>"): VIEWERS,
+    ("PATCH", "executions/<str:execution_id>/checkpoints/<str:checkpoint_id>"): NOBODY,
     ("GET", "executions/<str:execution_id>/effects"): VIEWERS,
     ("POST", "executions/<str:execution_id>/pause"): OPERATORS,
     ("POST", "executions/<str:execution_id>/resume"): OPERATORS,
@@ -75,7 +83,9 @@ ROUTES: dict[tuple[str, str], set[str]] = {
 }
 FOR_EVERYBODY = {"schema", "docs"}  # they tell what the API looks like and nothing of anybody
 FOR_KEYS = {
-    route for method, route in ROUTES if method == "GET" and route.partition("/")[0] in ("executions", "stages")
+    route
+    for (method, route), roles in ROUTES.items()
+    if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages")
 } | {"operations", "dead-letters"}
 
 AsPerson = Callable[[Person], Api]
@@ -144,6 +154,7 @@ def things(
         "stage_id": str(stages_of(run)[0].id),
         "effect_id": str(effect.id),
         "approval_id": str(in_review(run).id),
+        "checkpoint_id": str(Checkpoint.objects.filter(run=run)[0].id),
         "letter_id": str(DeadLetter.objects.get().id),
         "application_id": str(application.id),
         "release_id": str(release.id),
@@ -180,6 +191,9 @@ def test_each_role_is_let_in_or_refused_as_the_table_says(
             assert answer.status_code == 403
             assert answer.json()["code"] == "permission_denied"
             assert "needs one of" in answer.json()["detail"]
+            if method == "GET":
+                assert not denied.exists()  # who only looked asked for no change
+                continue
             event = denied.get()
             assert (event.code, event.channel, event.actor) == ("permission_denied", "api", people[role].user.username)
             assert event.action, "the audit names what was tried"
