@@ -1,12 +1,13 @@
 """The evidence graph of a run: what it came out of, what was asked for on it, who agreed, what came of it (O59).
 
-The operations here are rows as the verbs leave them; the verbs themselves are proved elsewhere.
+Most operations here are rows as the verbs leave them; the verbs themselves are proved elsewhere.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,14 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from pipelines import queries
-from pipelines.models import Checkpoint, Run
+from pipelines.creation import Place
+from pipelines.models import Checkpoint, Environment, Run
 from recovery import evidence_graph as graphs
+from recovery import forks
 from recovery.models import Operation, OperationDecision
 from recovery.states import Disposition, OperationKind, OperationState
 from tests.cast import Api, Hand, Person
+from tests.recovery.stories import EXTERNAL, effect_of, in_review
 
 pytestmark = pytest.mark.django_db
 
@@ -205,6 +209,57 @@ def test_a_run_says_which_operations_somebody_must_still_do_something_about(
     assert reserved.holder == "the engine"
     assert reserved.next_look is not None
     assert f"has reserved run {target}, which is not dispatched yet" in reserved.cause
+
+
+def test_a_review_an_approval_and_a_crash_before_dispatch_are_told_as_they_really_are(
+    start_run: StartRun,
+    hand: Hand,
+    place: Place,
+    environments: dict[str, Environment],
+    people: dict[str, Person],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """O30, O45, I10: left by the verbs themselves, each with its holder."""
+    actor = people["operator"].actor
+    paid = start_run({"name": "pay", **EXTERNAL})
+    job = hand.take()
+    effect_of(paid, "pay")
+    hand.report(job, "failed", error_code="DECLINED", retryable=False)
+    in_review(Run.objects.get(id=paid.id), actor, from_step_id="pay")
+    _, review = queries.blockers(Run.objects.get(id=paid.id))
+    assert review.holder == "a person"
+    assert "is in review: " in review.cause
+
+    production = environments["production"]
+    there = replace(place, environment_id=production.id, environment_slug=production.slug)
+    protected = start_run("load", in_place=there)
+    worker = Hand(there, "prod-1", ["Handler"])
+    worker.report(worker.take(), "failed", error_code="X", retryable=False)
+    asked = forks.ask_fork(OperationKind.RERUN, Run.objects.get(id=protected.id), forks.Wish(), actor=actor)
+    assert forks.fork(asked, actor=actor).status == "awaiting_approval"
+    assert queries.blockers(Run.objects.get(id=protected.id))[-1].cause.endswith("waits for approval by somebody else")
+
+    crashed = start_run("load")
+    hand.report(hand.take(), "failed", error_code="X", retryable=False)
+    with monkeypatch.context() as killed:
+        killed.setattr(forks, "dispatch", _die)
+        with pytest.raises(KeyboardInterrupt):
+            forks.fork(
+                forks.ask_fork(OperationKind.RERUN, Run.objects.get(id=crashed.id), forks.Wish(), actor=actor),
+                actor=actor,
+            )
+    target = Operation.objects.get(run=crashed).target
+    assert target is not None
+    reserved = queries.blockers(Run.objects.get(id=crashed.id))[-1]
+    assert reserved.holder == "the engine"
+    assert f"has reserved run {target}, which is not dispatched yet" in reserved.cause
+    forks.carry_on_reserved(quiet_seconds=0)
+    assert Run.objects.filter(id=target).exists()
+    assert [one.holder for one in queries.blockers(Run.objects.get(id=crashed.id))] == ["a person"]
+
+
+def _die(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _kind(graph: dict[str, Any], node_id: str) -> str:
