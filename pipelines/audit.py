@@ -53,6 +53,11 @@ class Entry:
     plan_digest: str = ""
     data: dict[str, Any] = field(default_factory=dict)
 
+    def keep_refused(self, refusal: Refusal) -> None:
+        """What was written commits although the request is refused, once the block has ended: its event says so."""
+        self.outcome, self.code = DENIED, refusal.code
+        refusal.is_recorded = True
+
 
 @contextmanager
 def audited(

@@ -12,7 +12,7 @@ from typing import cast
 from django.db.models import Q, QuerySet
 
 from pipelines.access import DECIDE, RESOLVE, Actor
-from pipelines.audit import DENIED, NO_OP, Entry, audited
+from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
 from pipelines.moves import Moves, RunRow
 from pipelines.transitions import lock_run
@@ -74,7 +74,7 @@ def decide_operation(
             answer = operations.done(operation)
         entry.after = {"operation": operation.state}
         if isinstance(answer, Refusal):
-            _keep_refused(entry, answer)
+            entry.keep_refused(answer)
     if isinstance(answer, Refusal):
         raise answer
     if operation.state == OperationState.RESERVED:
@@ -138,11 +138,6 @@ def _let_fork_go_on(operation: Operation, actor: Actor) -> Done | Refusal:
 def _keep(operation: Operation, actor: Actor, *, approved: bool, reason: str) -> None:
     who = cast(int, actor.user_id)  # people's alone
     OperationDecision.objects.create(operation=operation, user_id=who, approved=approved, reason=reason)
-
-
-def _keep_refused(entry: Entry, refusal: Refusal) -> None:
-    entry.outcome, entry.code = DENIED, refusal.code
-    refusal.is_recorded = True
 
 
 def _of_workspace(actor: Actor) -> QuerySet[Operation]:

@@ -194,8 +194,7 @@ def _held_back(operation: Operation, entry: Entry, *, is_new: bool) -> Refusal |
     if not isinstance(answer, Refusal):
         entry.outcome = entry.outcome if is_new else NO_OP
         return None
-    entry.outcome, entry.code = DENIED, answer.code
-    answer.is_recorded = True
+    entry.keep_refused(answer)
     return answer
 
 

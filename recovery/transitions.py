@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from pipelines.access import CANCEL, RECOVER, STEER, Actor
-from pipelines.audit import DENIED, NO_OP, Entry, audited, standing
+from pipelines.audit import NO_OP, Entry, audited, standing
 from pipelines.errors import Refusal
 from pipelines.moves import IllegalMove, Moves, Owner, RunRow, StageRow
 from pipelines.sql import execute, query
@@ -183,7 +183,7 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "")
         else:
             answer = _begin(moves, run, asked, entry, actor=actor, key=key, plan_digest=plan_digest)
         if isinstance(answer, Refusal):
-            _keep_refused(entry, answer)
+            entry.keep_refused(answer)
     if isinstance(answer, Refusal):
         raise answer
     return answer
@@ -254,12 +254,6 @@ def _carry_out(moves: Moves, run: RunRow, asked: Asked, plan: Plan, operation: O
         raise IllegalMove(f"{asked.kind} of run {run.id} did otherwise than planned to {other}")
     operations.move(operation, "dispatch")
     operations.move(operation, "succeed")
-
-
-def _keep_refused(entry: Entry, refusal: Refusal) -> None:
-    """What was written about a refused operation commits; its event says so, and no second one is added further up."""
-    entry.outcome, entry.code, entry.after = DENIED, refusal.code, None
-    refusal.is_recorded = True
 
 
 # Carrying out: the lines of a plan, made by `Moves`.
