@@ -137,6 +137,7 @@ def test_a_pause_may_end_by_itself(operator: Visitor, start_run: StartRun) -> No
     assert f"{run.paused_until:%Y-%m-%d %H:%M}" == "2099-01-01 12:00"
     told = text_of(operator.get(f"/console/runs/{run.id}/"))
     assert "the engine resumes it at 2099-01-01 12:00:00 UTC" in told
+    assert "A person may resume it sooner." in told
 
 
 def test_a_plan_of_many_stages_is_counted_and_cut(operator: Visitor, start_run: StartRun, hand: Hand) -> None:

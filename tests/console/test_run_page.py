@@ -152,6 +152,9 @@ def test_a_paused_run_says_who_paused_it_and_why(
     assert f"Paused by {people['operator'].actor.name}" in told
     assert "file is late" in told
     assert "Pause: the run is paused already." in told
+    assert "A person must resume the run." in told
+    assert "It goes on when the run is resumed." in told
+    assert "whoever asks first" not in told, "nothing is handed out to anybody"
 
 
 def test_the_living_part_is_204_until_something_happened_and_ends_with_the_run(
