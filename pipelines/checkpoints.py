@@ -42,6 +42,8 @@ class StageFacts(Protocol):
     @property
     def output_digest(self) -> str: ...
     @property
+    def depends_on(self) -> Sequence[int]: ...
+    @property
     def run_next_if_failed(self) -> bool: ...
     @property
     def finished_at(self) -> datetime | str | None: ...
@@ -74,6 +76,7 @@ class NewStage:
     position: int
     name: str
     state: str
+    depends_on: Sequence[int] = ()
     output_digest: str = ""
     epoch: int = 1
     run_next_if_failed: bool = False
@@ -204,10 +207,15 @@ def checkpoint_row(run: RunFacts, mark: Mark, sequence: int) -> dict[str, Any]:
 
 def steps(stages: Sequence[StageFacts]) -> tuple[str, str]:
     """(current, previous): the first stage in graph order that is not finished, the last when all are; the one that
-    finished last, or none."""
-    unfinished = [stage for stage in stages if not lets_go_on(stage)]
+    finished last, or none.
+
+    A list may name a stage before what it waits for: then it is not the first in the graph's order.
+    """
+    unfinished = {stage.position: stage for stage in stages if not lets_go_on(stage)}
     finished = [stage for stage in stages if lets_go_on(stage)]
-    current = unfinished[0].name if unfinished else stages[-1].name
+    current = next(
+        (stage.name for stage in unfinished.values() if unfinished.keys().isdisjoint(stage.depends_on)), stages[-1].name
+    )
     previous = max(finished, key=lambda stage: (str(stage.finished_at or ""), stage.position)).name if finished else ""
     return current, previous
 

@@ -312,6 +312,7 @@ def insert_run(draft: Draft, *, actor: str, reason: str = "") -> None:
                     row["position"],
                     row["name"],
                     row["state"],
+                    row["depends_on"],
                     output_digest=row.get("output_digest", ""),
                     run_next_if_failed=row["run_next_if_failed"],
                 )

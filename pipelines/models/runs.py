@@ -87,6 +87,9 @@ class Run(models.Model):
                 name="run_deadline",
                 condition=Q(deadline_at__isnull=False) & ~Q(status__in=sorted(TERMINAL_RUN)),
             ),
+            models.Index(
+                fields=["paused_until", "id"], name="run_paused_until", condition=Q(paused_until__isnull=False)
+            ),
             # retention and the stuck-run sweep walk these
             models.Index(
                 fields=["finished_at"],
