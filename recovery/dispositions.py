@@ -94,9 +94,13 @@ def _rank(reason: Reason) -> tuple[int, str, str, str, str]:
     return WORST_FIRST.index(reason.disposition), reason.stage, reason.effect_id, reason.code, reason.text
 
 
-def undeclared(stage: str) -> Reason:
-    """A stage acted outside without saying what: nobody but a person can tell whether doing it again repeats it."""
-    text = f"what {stage} did outside was never declared: check the outside system, then say acknowledge_effects"
+def undeclared(stage: str, *, may_acknowledge: bool = False) -> Reason:
+    """A stage acted outside without saying what: nobody but a person can tell whether doing it again repeats it.
+
+    Whoever asks may say so themselves where the verb takes `acknowledge_effects`; a fork does not.
+    """
+    then = ", then say acknowledge_effects" if may_acknowledge else " before it is done again"
+    text = f"what {stage} did outside was never declared: check the outside system{then}"
     return Reason(REVIEW, "undeclared_effects", text, stage)
 
 

@@ -472,7 +472,9 @@ def _in_place(
         elif stage.state in FINISHED:
             kept.append(_line(stage, "kept as it is"))
     effects = world.effects_of(again)
-    unseen = [] if acknowledged else [undeclared(stage.name) for stage in again if stage.acted_unseen]
+    unseen = [
+        undeclared(stage.name, may_acknowledge=True) for stage in again if stage.acted_unseen and not acknowledged
+    ]
     return _plan(
         world,
         asked,

@@ -164,10 +164,11 @@ def test_a_reconciled_effect_beside_an_open_one_asks_for_a_review() -> None:
 
 
 def test_what_was_never_declared_asks_for_a_review_and_says_what_to_do() -> None:
-    """P59, P87."""
-    verdict = judge([], [undeclared("pay")])
+    """P59, P87. A fork takes no `acknowledge_effects`, and nobody is told to send it."""
+    verdict = judge([], [undeclared("pay", may_acknowledge=True)])
     assert (verdict.disposition, verdict.reasons[0].stage) == (REVIEW, "pay")
-    assert "acknowledge_effects" in verdict.reasons[0].text
+    assert "then say acknowledge_effects" in verdict.reasons[0].text
+    assert "acknowledge_effects" not in undeclared("pay").text
 
 
 def test_every_reason_names_its_stage_its_class_and_its_step() -> None:
