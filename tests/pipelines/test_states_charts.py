@@ -18,6 +18,7 @@ from pipelines.states import (
     STAGE_MOVES,
     RunStatus,
 )
+from recovery.states import OPERATION_MOVES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explain" / "state-machines.md").read_text(encoding="utf-8")
 
@@ -36,6 +37,7 @@ def section(title: str) -> str:
         ("Effect", EFFECT_MOVES),
         ("Gate", GATE_MOVES),
         ("Dead letter", DEAD_LETTER_MOVES),
+        ("Operation", OPERATION_MOVES),
     ],
 )
 def test_each_chart_is_its_table(title: str, moves: Mapping[str, Mapping[str, str]]) -> None:
