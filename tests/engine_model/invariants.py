@@ -180,6 +180,20 @@ INVARIANTS: dict[str, str] = {
         SELECT d.id, s.state FROM pipelines_deadletter d JOIN pipelines_stage s ON s.id = d.stage_id
         WHERE d.state IN ('open', 'acknowledged') AND (s.state <> 'failed' OR s.epoch <> d.epoch)
     """,
+    "a run's checkpoints are numbered without a hole": """
+        SELECT run_id, count(*), max(sequence) FROM pipelines_checkpoint GROUP BY run_id
+        HAVING min(sequence) <> 1 OR max(sequence) <> count(*)
+    """,
+    "the newest checkpoint of a run says what its stages say": """
+        SELECT r.id, newest.done, now.done FROM pipelines_run r
+        CROSS JOIN LATERAL (SELECT c.payload::jsonb -> 'done' AS done FROM pipelines_checkpoint c
+            WHERE c.run_id = r.id ORDER BY c.sequence DESC LIMIT 1) newest
+        CROSS JOIN LATERAL (SELECT coalesce(jsonb_agg(jsonb_build_object('stage', s.name, 'state', s.state,
+            'epoch', s.epoch, 'output', nullif(s.output_digest, '')) ORDER BY s.position), '[]') AS done
+            FROM pipelines_stage s WHERE s.run_id = r.id AND (s.state IN ('completed', 'skipped')
+            OR (s.state = 'failed' AND s.run_next_if_failed))) now
+        WHERE newest.done <> now.done
+    """,
     "counters are within their limits": """
         SELECT s.id, s.retry_count, s.recovery_count FROM pipelines_stage s
         LEFT JOIN pipelines_attempt a ON a.stage_id = s.id AND a.epoch = s.epoch GROUP BY s.id
