@@ -101,8 +101,9 @@ def hold_to_membership(user_model: Any) -> None:
 
 
 def role_in(user: Any, workspace_id: uuid.UUID) -> str | None:
-    """The user's one role in a workspace; None when they are no member of it."""
-    return Member.objects.filter(user_id=user.pk, workspace_id=workspace_id).values_list("role", flat=True).first()
+    """The user's one role in a workspace; None when they are no member of it, or may not log in any more."""
+    found = Member.objects.filter(user_id=user.pk, workspace_id=workspace_id, user__is_active=True)
+    return found.values_list("role", flat=True).first()
 
 
 def person(user: Any, workspace_id: uuid.UUID, channel: str) -> Actor | None:

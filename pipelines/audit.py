@@ -100,7 +100,7 @@ def audited(
         raise
     except Exception:
         if is_outermost:
-            _record_fault(actor, action, entry)
+            record_fault(actor, action, entry)
         raise
     finally:
         _inside.reset(token)
@@ -190,7 +190,7 @@ def request_id() -> str:
     return str(structlog.contextvars.get_contextvars().get("request_id", ""))
 
 
-def _record_fault(actor: Actor, action: str, entry: Entry) -> None:
+def record_fault(actor: Actor, action: str, entry: Entry) -> None:
     """A fault of ours, or of the database: told if it can be; what went wrong goes on up either way."""
     entry.outcome, entry.code, entry.after = FAILED, INTERNAL_ERROR, None
     try:

@@ -46,6 +46,10 @@ class Told:
     request_hash: str = ""
     detail: Any = None
 
+    def identity(self, stage: str) -> Identity:
+        """Which effect it speaks of, told by an attempt of that stage."""
+        return Identity(self.effect_class, self.step_id or stage, self.key)
+
     def as_wire(self) -> dict[str, Any]:
         """In the words in which it was told; what was left out stays out."""
         told = {
@@ -142,7 +146,7 @@ class Book:
         known = dict(self.of(attempt))
         answers, steps = [], []
         for index, one in enumerate(told):
-            identity = Identity(one.effect_class, one.step_id or stage.name, one.key)
+            identity = one.identity(stage.name)
             before = known.get(identity)
             after = _first(identity, one) if before is None else _next(before, one, index)
             if after != before:
@@ -172,7 +176,8 @@ class Book:
             rows = [{"id": one.id, **_columns(one)} for one in self._changed.values()]
             execute(
                 "UPDATE pipelines_effect e SET state = r.state, external_ref = r.external_ref,"
-                " request_hash = r.request_hash, detail = coalesce(r.detail, e.detail), settled_at = %s"
+                " request_hash = r.request_hash, detail = coalesce(r.detail, e.detail),"
+                " settled_at = CASE WHEN e.state = r.state THEN e.settled_at ELSE %s END"
                 " FROM json_to_recordset(%s::json) AS r(id uuid, state text, external_ref text, request_hash text,"
                 " detail jsonb) WHERE e.id = r.id",
                 [self._moves.now, recordset(rows)],
@@ -205,6 +210,8 @@ class Book:
                     **after.identity._asdict(),
                 }
             )
+        if before is not None and before.state == after.state:
+            return  # what was left out before; no change of state that an event would tell
         action = FIRST_WORD[after.state] if before is None else _ACTIONS[before.state, after.state]
         self._moves.event(
             f"effect.{action}",
@@ -254,7 +261,11 @@ def _next(before: Noted, told: Told, index: int) -> Noted:
         message = f"{name} was declared for another request; another request needs a key of its own"
         raise _refusal("stage_state_invalid", f"effects[{index}].requestHash", message, before)
     if told.state == before.state:
-        return before
+        return replace(
+            before,
+            external_ref=before.external_ref or told.external_ref,
+            request_hash=before.request_hash or told.request_hash,
+        )
     if (before.state, told.state) not in _ACTIONS:
         message = f"{name} is {before.state} and only moves forward; it cannot become {told.state}"
         raise _refusal("stage_state_invalid", f"effects[{index}].state", message, before)

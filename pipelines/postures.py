@@ -1,8 +1,8 @@
 """What a handler leaves for its stage's next attempt: its state, and its word on its effects (the recovery posture).
 
 A posture tells effects in `side_effects`, each with `committed: true` or not, or in `committed_side_effects`, which all
-are; both say the same. Committed ones are effects of the attempt like any that it tells of; the others stay in the
-checkpoint. Serves O42, O47, O48.
+are; both say the same. Committed ones are effects of the attempt like any that it tells of, and so is the intent to one
+outside that names its key; the others stay in the checkpoint. Serves O42, O47, O48, R4.
 """
 
 from __future__ import annotations
@@ -44,20 +44,12 @@ class Left:
         self._check_state()
         entries = self._entries()
         committed = [(where, one) for where, one in entries if one["committed"]]
+        intents = [one for _, one in entries if not one["committed"] and _is_intent(one)]
         return Checked(
             posture=None if self.posture is None else {"side_effects": _merged(one for _, one in entries)},
-            told=[
-                Told(
-                    one["class"],
-                    EffectState.COMMITTED,
-                    step_id=one.get("step_id", ""),
-                    key=one.get("idempotency_key", ""),
-                    external_ref=one.get("external_ref", ""),
-                    request_hash=one.get("request_hash", ""),
-                )
-                for _, one in committed
-            ],
+            told=[_told(one, EffectState.COMMITTED) for _, one in committed],
             paths=[where for where, _ in committed],
+            intents=[_told(one, EffectState.DECLARED) for one in intents],
         )
 
     def _check_state(self) -> None:
@@ -102,15 +94,18 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A posture as checkpoints keep it, and its committed effects, each with its place in the request."""
+    """A posture as checkpoints keep it, its committed effects, each with its place in the request, and its intents."""
 
     posture: dict[str, Any] | None
     told: list[Told]
     paths: list[str]
+    intents: list[Told]
 
 
 def leave(moves: Moves, stage: StageRow, attempt: AttemptRow, left: Left, effects: Sequence[Told] = ()) -> uuid.UUID:
     """Keeps what a running attempt leaves, and tells its committed effects after `effects`: all of it or nothing.
+
+    An intent in the posture is noted unless the attempt has told of that effect: it never takes an outcome back.
 
     The id of the checkpoint that `moves.save` will write. Refused as `Left.check`, and `stage_state_invalid` for an
     effect that would go back.
@@ -120,7 +115,24 @@ def leave(moves: Moves, stage: StageRow, attempt: AttemptRow, left: Left, effect
         moves.effects.tell(stage, attempt, [*effects, *checked.told])
     except Refusal as refusal:
         raise _placed(refusal, len(effects), checked.paths) from refusal
+    known = moves.effects.of(attempt)
+    moves.effects.tell(stage, attempt, [one for one in checked.intents if one.identity(stage.name) not in known])
     return moves.checkpoint(stage, attempt.id, left.state, checked.posture)
+
+
+def _is_intent(entry: Mapping[str, Any]) -> bool:
+    return entry["class"] != EffectClass.INTERNAL_STATE and bool(entry.get("idempotency_key"))
+
+
+def _told(entry: Mapping[str, Any], state: str) -> Told:
+    return Told(
+        entry["class"],
+        state,
+        step_id=entry.get("step_id", ""),
+        key=entry.get("idempotency_key", ""),
+        external_ref=entry.get("external_ref", ""),
+        request_hash=entry.get("request_hash", ""),
+    )
 
 
 def _merged(entries: Any) -> list[dict[str, Any]]:

@@ -128,9 +128,14 @@ def _let_fork_go_on(operation: Operation, actor: Actor) -> Done | Refusal:
             operations.move(operation, "ask_review")
         operations.update(operation)
         return answer
-    if operation.state == OperationState.REVIEW_REQUIRED:
-        operation.resolved_by_id = actor.user_id
+    was_in_review = operation.state == OperationState.REVIEW_REQUIRED
     forks.allow(operation, plan)
+    try:
+        forks.check_right(operation)
+    except Refusal as refused:
+        return forks.failed(operation, refused)
+    if was_in_review:
+        operation.resolved_by_id = actor.user_id
     operations.update(operation)
     return operations.done(operation)
 

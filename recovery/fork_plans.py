@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipelines.access import CAPABILITIES, DECIDE
-from pipelines.states import EffectState, StageState
+from pipelines.states import COMMITTED_EFFECT, EffectState, StageState
 from recovery.dispositions import EffectFact, Reason, judge, undeclared
 from recovery.fork_world import ForkWorld
 from recovery.plans import Agreement, Asked, Difference, Line, Plan, may_repeat
@@ -100,13 +100,16 @@ def differences(world: ForkWorld) -> Iterable[Difference]:
 
 
 def _told_by(world: ForkWorld, entry: Mapping[str, Any]) -> list[EffectFact]:
-    """The effects of the run that a posture's entry speaks of; the entry itself, when the run has kept none."""
+    """The effects of the run that a posture's entry speaks of; the entry itself when the run has kept none.
+
+    Both where it says committed and they do not: what the source's source did, this run's word does not take back.
+    """
     identity = (entry["class"], entry.get("step_id") or "", entry.get("idempotency_key") or "")
     known = [fact for fact in world.source.effects if (fact.effect_class, fact.step_id, fact.key) == identity]
-    if known:
+    if any(fact.state in COMMITTED_EFFECT or not entry.get("committed") for fact in known):
         return known
     state = EffectState.COMMITTED if entry.get("committed") else EffectState.DECLARED
-    return [EffectFact(identity[1], identity[0], state, step_id=identity[1], key=identity[2])]
+    return [*known, EffectFact(identity[1], identity[0], state, step_id=identity[1], key=identity[2])]
 
 
 def _chosen(world: ForkWorld) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def _again(world: ForkWorld, name: str) -> Line:
     waiting = [one for one in world.will_be.needs(name) if one not in world.done]
     stage = world.will_be.stage(name) or {}
     if waiting:
-        to, why = StageState.PENDING, f"once {', '.join(waiting)} let it go on"
+        to, why = StageState.PENDING, f"once {', '.join(waiting)} {'lets' if len(waiting) == 1 else 'let'} it go on"
     elif (stage.get("approval") or {}).get("when") == "before":
         to, why = StageState.WAITING, "its gate opens anew"
     else:

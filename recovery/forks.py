@@ -19,7 +19,7 @@ import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
 from pipelines import audit, context
-from pipelines.access import FORK, FORK_PROTECTED, Actor, person
+from pipelines.access import FORK, FORK_PROTECTED, Actor
 from pipelines.audit import DENIED, NO_OP, Entry, audited
 from pipelines.creation import Draft, Place, insert_run, stage_row
 from pipelines.errors import Refusal
@@ -156,6 +156,9 @@ def _reserved(asked: Asked, actor: Actor, key: str, plan_digest: str) -> tuple[O
     except Refusal as refused:
         audit.record_refusal(actor, action_of(asked.kind), refused, entry)
         raise
+    except Exception:
+        audit.record_fault(actor, action_of(asked.kind), entry)
+        raise
     if held_back is not None:
         raise held_back
     return operation, is_new
@@ -225,9 +228,9 @@ def _locked(operation: Operation, actor: Actor, entry: Entry) -> Done | Refusal:
 def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
     try:
         world, plan = plan_again(operation, pinned=True)
-        _check_right(operation)
+        check_right(operation)
     except Refusal as refused:
-        return _failed(operation, refused)
+        return failed(operation, refused)
     let_go = plan.verdict.lets_go_on or operation.resolved_by_id is not None
     if plan.verdict.disposition == Disposition.RECOVERY_DENIED or not let_go:
         operations.planned(operation, plan)
@@ -237,7 +240,7 @@ def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
         operations.update(operation)
         return refusal
     if plan.digest != operation.plan_digest:
-        return _failed(operation, operations.plan_changed(plan))
+        return failed(operation, operations.plan_changed(plan))
     _make(operation, world, plan)
     operations.move(operation, "dispatch")
     operation.result |= {"execution_id": str(operation.target)}
@@ -245,7 +248,8 @@ def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
     return operations.done(operation)
 
 
-def _failed(operation: Operation, refusal: Refusal) -> Refusal:
+def failed(operation: Operation, refusal: Refusal) -> Refusal:
+    """Ends a reserved operation that comes to nothing, saying why."""
     operations.move(operation, "fail")
     operation.key = ""  # refused: it keeps no key
     operation.target = None
@@ -254,11 +258,9 @@ def _failed(operation: Operation, refusal: Refusal) -> Refusal:
     return refusal
 
 
-def _check_right(operation: Operation) -> None:
+def check_right(operation: Operation) -> None:
     """Refuses when the requester may no longer do what they asked for (F150)."""
-    requester = person(operation.requested_by, operation.workspace_id, operation.channel)
-    if requester is None:
-        raise Refusal("permission_denied", "who asked for this is no member any more")
+    requester = operations.requester_of(operation)
     requester.require(FORK)
     plan: Mapping[str, Any] = operation.plan or {}
     environment = Environment.objects.get(workspace_id=operation.workspace_id, slug=plan["environment"])
@@ -405,7 +407,7 @@ def _give_up(operation: Operation) -> None:
         lock_run(operation.run_id, Actor("", operation.workspace_id, operation.channel))
         operation = Operation.objects.select_for_update(no_key=True).get(id=operation.id)
         if operation.state == OperationState.RESERVED:
-            _failed(operation, Refusal("result_not_confirmed", "a fault of the console kept it from being made"))
+            failed(operation, Refusal("result_not_confirmed", "a fault of the console kept it from being made"))
 
 
 def follow_targets(limit: int = 500) -> int:

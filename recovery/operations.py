@@ -14,7 +14,7 @@ from typing import Any, cast
 from django.db import IntegrityError
 
 from pipelines import audit
-from pipelines.access import Actor
+from pipelines.access import Actor, person
 from pipelines.audit import ALLOWED, DENIED, Entry
 from pipelines.errors import Refusal
 from pipelines.moves import IllegalMove
@@ -117,6 +117,14 @@ def asked_of(operation: Operation) -> Asked:
     return Asked(
         OperationKind(operation.kind), operation.run_id, operation.stage_id, operation.request, operation.reason
     )
+
+
+def requester_of(operation: Operation) -> Actor:
+    """Who asked for it, with the role that they have by now (F150); `permission_denied` when they have none."""
+    requester = person(operation.requested_by, operation.workspace_id, operation.channel)
+    if requester is None:
+        raise Refusal("permission_denied", "who asked for this is no member any more, or may not log in")
+    return requester
 
 
 def done(operation: Operation, *, replayed: bool = False) -> Done:

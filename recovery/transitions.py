@@ -194,10 +194,11 @@ def carry_on(moves: Moves, run: RunRow, operation: Operation, *, actor: Actor) -
 
     The caller holds the locks of the run and of the operation, has checked who decides, and commits what is written
     also when a refusal is returned: with `recovery_denied` the operation is denied now; with `plan_changed` it stays in
-    review and has the new plan. What the state no longer takes is raised, and nothing is written. The disposition stays
-    as it was recorded, with `resolved_by`.
+    review and has the new plan. What the state no longer takes is raised, and so is a right that the requester has lost
+    since; nothing is written then. The disposition stays as it was recorded, with `resolved_by`.
     """
     asked = operations.asked_of(operation)
+    operations.requester_of(operation).require(VERBS[asked.kind].capability)
     plan = make_plan(world.read(run.id), asked)
     if plan.verdict.disposition == Disposition.RECOVERY_DENIED:
         operations.planned(operation, plan)

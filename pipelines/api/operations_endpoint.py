@@ -127,9 +127,10 @@ class OperationsEndpoint(Endpoint):
             raise Unsupported(405, f"{method} is not offered here; {' and '.join(self.allowed_methods)} are")
         check_accept(request.META.get("HTTP_ACCEPT"))
         actor = self._caller(request)
-        ids = {name: path_id(text) for name, text in names.items()}
         call = Call(actor, request)
+        ids: dict[str, uuid.UUID] = {}
         try:
+            ids |= {name: path_id(text) for name, text in names.items()}
             return self._respond(call, method, ids)
         except Refusal as refusal:
             if method != "GET" and not call.is_dry_run:
