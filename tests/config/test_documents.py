@@ -53,6 +53,15 @@ def test_every_link_of_a_document_leads_somewhere(document: Path) -> None:
     assert not dead
 
 
+def test_every_decision_bears_its_number_and_stands_in_their_list() -> None:
+    folder = BASE_DIR / "docs" / "adr"
+    listed = (folder / "README.md").read_text().splitlines()
+    for decision in sorted(folder.glob("0*.md")):
+        number, title = decision.name[:4], decision.read_text().splitlines()[0]
+        assert title.startswith(f"# {number}: ")
+        assert f"- [{number}]({decision.name}) {title.removeprefix(f'# {number}: ')}" in listed
+
+
 def anchors(page: Path) -> set[str]:
     """The fragments under which a page's headings can be reached."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), flags=re.MULTILINE)
