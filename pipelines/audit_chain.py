@@ -383,22 +383,25 @@ def _check_heads(workspace_id: uuid.UUID, end: int, head_position: int) -> Fault
     )
     if wrong:
         return Fault("or one before it was rewritten: its head was signed for another hash", wrong[0][0])
-    heads = [
-        _head(workspace_id, row)
-        for row in query(
-            "SELECT position, hash, sealed_at, algorithm, key_id, signature FROM pipelines_audithead"
-            " WHERE workspace_id = %s AND position <= %s ORDER BY position",
-            [workspace_id, end],
-        )
-    ]
     # the newest vouches for all before it; the others only tell where the fault begins
-    if not heads or signing.verify(workspace_id, heads[-1].envelope, heads[-1].message) is Verdict.VALID:
+    newest = _heads(workspace_id, end, end)
+    if not newest or signing.verify(workspace_id, newest[0].envelope, newest[0].message) is Verdict.VALID:
         return None
+    heads = _heads(workspace_id, 0, end)
     verdicts = signing.verify_all((workspace_id, head.envelope, head.message) for head in heads)
     trusted = [head.position for head, verdict in zip(heads, verdicts, strict=True) if verdict is Verdict.VALID]
     revoked = verdicts[-1] is Verdict.REVOKED_KEY
     why = "was signed with a key that was revoked" if revoked else "has no signature of this workspace"
     return Fault(f"and what follows is not vouched for: the head at {end} {why}", max(trusted, default=0) + 1)
+
+
+def _heads(workspace_id: uuid.UUID, first: int, last: int) -> list[Head]:
+    rows = query(
+        "SELECT position, hash, sealed_at, algorithm, key_id, signature FROM pipelines_audithead"
+        " WHERE workspace_id = %s AND position BETWEEN %s AND %s ORDER BY position",
+        [workspace_id, first, last],
+    )
+    return [_head(workspace_id, row) for row in rows]
 
 
 def _check_waiting(workspace_id: uuid.UUID, report: Report) -> Fault | None:
