@@ -21,7 +21,7 @@ from pipelines.moves import IllegalMove
 from pipelines.sql import database_now
 from recovery.dispositions import GOES_ON
 from recovery.models import Operation
-from recovery.plans import NOTHING_TO_REPEAT, Asked, Plan
+from recovery.plans import NOTHING_TO_REPEAT, Asked, Plan, digest_of
 from recovery.states import OPERATION_MOVES, Disposition, OperationKind, OperationState
 
 # whose verdict is told by an audit event of its own: what may do something again, or leave it out
@@ -107,7 +107,10 @@ def earlier(actor: Actor, asked: Asked, key: str) -> Operation | None:
     if not key:
         return None
     found = Operation.objects.filter(workspace_id=actor.workspace_id, kind=asked.kind, key=key).first()
-    if found is not None and (found.fingerprint != asked.fingerprint or found.requested_by_id != actor.user_id):
+    if found is None:
+        return None
+    is_same = found.fingerprint in (asked.fingerprint, _older_fingerprint(asked))
+    if not is_same or found.requested_by_id != actor.user_id:
         raise _key_taken()
     return found
 
@@ -209,6 +212,20 @@ def record_verdict(actor: Actor, operation: Operation) -> None:
         },
     )
     audit.write(actor, "execution.recovery_disposition", entry)
+
+
+def _older_fingerprint(asked: Asked) -> str:
+    """The request's fingerprint in the words of before there were plans, whose keys are kept: a pause had no end, and
+    the verbs on a dead letter were told by its run, or as a retry of its stage."""
+    target, choices = asked.stage_id or asked.run_id, dict(asked.choices)
+    match asked.kind:
+        case OperationKind.PAUSE if choices["until"] is None:
+            choices = {}
+        case OperationKind.ACKNOWLEDGE | OperationKind.DISCARD:
+            target = asked.run_id
+        case OperationKind.REDRIVE:
+            del choices["dead_letter"]
+    return digest_of([asked.kind.value, str(target), choices])
 
 
 def _key_taken() -> Refusal:
