@@ -74,6 +74,32 @@ def test_up_serves_until_it_is_told_to_stop_and_leaves_nothing_running(data_dir:
     assert processes_of(data_dir) == {}
 
 
+def test_up_seals_what_is_audited_by_itself(data_dir: Path) -> None:
+    """I17, F147: nobody has to ask for it, and no event waits for the next one."""
+    console = ConsoleProcess(data_dir)
+    console.wait_until_ready()
+    assert manage(data_dir, "issue_key", "--workspace", "acme", "--application", "feed").returncode == 0
+    wait_until(lambda: audit_of(data_dir, "acme") == (0, True), why="the audit events of the key are not sealed")
+    checked = manage(data_dir, "verify_audit", "--workspace", "acme")
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.endswith("sealed events hold\n")
+    assert console.end(signal.SIGTERM) == 0
+
+
+def audit_of(data_dir: Path, workspace: str) -> tuple[int, bool]:
+    """How many events of a workspace wait to be sealed, and whether a signed head is there."""
+    with psycopg.connect(
+        host=str(embedded.socket_directory(data_dir)), user="postgres", dbname="recourse"
+    ) as connection:
+        row = connection.execute(
+            "SELECT (SELECT count(*) FROM pipelines_auditpending p WHERE p.workspace = w.id),"
+            " EXISTS (SELECT FROM pipelines_audithead h WHERE h.workspace_id = w.id)"
+            " FROM pipelines_workspace w WHERE w.slug = %s",
+            [workspace],
+        ).fetchone()
+        return row[0], row[1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_up_that_is_told_to_stop_while_it_starts_does_not_start(data_dir: Path, number: int) -> None:
     console = ConsoleProcess(data_dir)
