@@ -25,6 +25,7 @@ from pipelines.signing import Envelope, Verdict
 from pipelines.sql import query, recordset
 from pipelines.states import lets_go_on
 
+CANNOT_CHECK = "its signature cannot be checked now, since the keyring cannot be read; try again once it can"
 BATCH = 50  # how many are verified at a time on the way down
 
 
@@ -346,7 +347,8 @@ def _batches(rows: QuerySet[Checkpoint]) -> Iterator[list[Checkpoint]]:
 
 def _require(checkpoint: Checkpoint, verdict: Verdict) -> None:
     if verdict != Verdict.VALID:
-        raise _invalid(checkpoint, _why(verdict), verdict)
+        unread = verdict == Verdict.INVALID and not signing.can_check(checkpoint.run.workspace_id)
+        raise _invalid(checkpoint, CANNOT_CHECK if unread else _why(verdict), verdict)
 
 
 def _invalid(checkpoint: Checkpoint, why: str, verdict: Verdict = Verdict.INVALID) -> Refusal:

@@ -62,6 +62,15 @@ def verify_all(asked: Iterable[tuple[uuid.UUID, Envelope, bytes]]) -> list[Verdi
     return verdicts
 
 
+def can_check(workspace_id: uuid.UUID) -> bool:
+    """Whether any signature can be checked now. Only for the words beside a verdict: one that is invalid stays so."""
+    try:
+        keyring.read(workspace_id)
+    except keyring.Unavailable:
+        return False
+    return True
+
+
 def _keys(workspace_id: uuid.UUID) -> Mapping[str, PublicKey]:
     try:
         return keyring.read(workspace_id).keys

@@ -160,7 +160,8 @@ def _open_effects(stages: Mapping[uuid.UUID, StageRow], run_id: uuid.UUID) -> li
     items = []
     for stage_id, number, effect_class, step_id, key, external_ref in rows:
         names = "".join(f", {name} {value}" for name, value in (("key", key), ("reference", external_ref)) if value)
-        detail = f"{stages[stage_id].name}: nobody knows whether attempt {number} did {effect_class} {step_id}{names}"
+        what = " ".join(filter(None, (effect_class.replace("_", " "), step_id)))
+        detail = f"{stages[stage_id].name}: nobody knows whether attempt {number} did {what}{names}"
         items.append(_item(stage_id, number, "open_effect", detail))
     return items
 

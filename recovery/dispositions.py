@@ -44,6 +44,12 @@ class EffectFact:
     epoch: int = 1  # of its stage, when it was told
     is_live: bool = False  # its attempt still runs and may yet tell more
 
+    @property
+    def told(self) -> str:
+        """Its class, and its step where that is another word than its stage, in a sentence."""
+        step = f", step {self.step_id}" if self.step_id and self.step_id != self.stage else ""
+        return f"{self.effect_class.replace('_', ' ')}{step}"
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -120,7 +126,7 @@ def _reasons(effect: EffectFact) -> Iterator[Reason]:
         told = "one source says that it was committed, another that it was not"
         yield _reason(DENIED, "evidence_contradicts", effect, told)
     elif effect.state in OPEN_EFFECT:
-        yield _reason(REVIEW, "effect_open", effect, f"it is {effect.state}: whether it happened is not known")
+        yield _reason(REVIEW, "effect_open", effect, f"it is {effect.state}, and whether it happened is not known")
     else:
         yield _reason(REVIEW, "effect_unclear", effect, f"its state {effect.state!r} is not known here")
 
@@ -143,5 +149,4 @@ def _committed(effect: EffectFact, claims: set[str]) -> Iterator[Reason]:
 
 
 def _reason(disposition: Disposition, code: str, effect: EffectFact, told: str) -> Reason:
-    named = f"{effect.effect_class} of {effect.stage}" + (f", step {effect.step_id}" if effect.step_id else "")
-    return Reason(disposition, code, f"{named}: {told}", effect.stage, effect.effect_id)
+    return Reason(disposition, code, f"{effect.stage}: {effect.told}; {told}", effect.stage, effect.effect_id)

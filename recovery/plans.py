@@ -536,8 +536,7 @@ def _still_outside(world: World) -> list[str]:
 
 def _open_effects(world: World, stages: Iterable[StageFact]) -> list[str]:
     return [
-        f"{effect.stage}: {effect.effect_class}{f', step {effect.step_id}' if effect.step_id else ''} is"
-        f" {effect.state} and stays open"
+        f"{effect.stage}: {effect.told} is {effect.state} and stays open"
         for effect in world.effects_of(stages)
         if effect.state in OPEN_EFFECT
     ]

@@ -14,7 +14,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
-from pipelines import queries
+from pipelines import queries, signing
 from pipelines.checkpoint_reading import shown, verify, verify_all
 from pipelines.console import drawing
 from pipelines.console.differences import Change, compare
@@ -22,6 +22,7 @@ from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.errors import Refusal
 from pipelines.models import Checkpoint, CheckpointEvidence, Run, Stage
 from pipelines.paging import page_of, read_cut
+from pipelines.signing import Verdict
 
 PER_PANEL = 5  # on the run page
 EVIDENCE_SHOWN = 50
@@ -31,12 +32,16 @@ TICKS_SHOWN = 300
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A checkpoint in a list: its stage's name, the signature's verdict now, and whether a newer one was written."""
+    """A checkpoint in a list: its stage's name, the signature's verdict now, and whether a newer one was written.
+
+    `unchecked`: it counts as invalid only because the keyring cannot be read now.
+    """
 
     checkpoint: Checkpoint
     stage: str
     verdict: str
     superseded: bool
+    unchecked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,9 @@ def recent(run: Run, names: dict[uuid.UUID, str]) -> Recent:
     rows = list(Checkpoint.objects.filter(run=run).select_related("run").order_by("-sequence")[:PER_PANEL])
     if not rows:
         return Recent(None, (), 0)
-    newest = Line(rows[0], _named(rows[0], names), verify(rows[0]).value, superseded=False)
+    verdict = verify(rows[0])
+    unchecked = _cannot_check(run, [verdict])
+    newest = Line(rows[0], _named(rows[0], names), verdict.value, superseded=False, unchecked=unchecked)
     return Recent(newest, tuple(row.sequence for row in rows), rows[0].sequence)
 
 
@@ -139,10 +146,16 @@ def _told(line: Line) -> dict[str, Any]:
 def _lines(run: Run, checkpoints: Sequence[Checkpoint]) -> list[Line]:
     names = dict(Stage.objects.filter(run=run).values_list("id", "name"))
     newest = _newest(run)
+    verdicts = verify_all(checkpoints)
+    unchecked = _cannot_check(run, verdicts)
     return [
-        Line(one, _named(one, names), verdict.value, one.sequence < newest)
-        for one, verdict in zip(checkpoints, verify_all(checkpoints), strict=True)
+        Line(one, _named(one, names), verdict.value, one.sequence < newest, unchecked and verdict == Verdict.INVALID)
+        for one, verdict in zip(checkpoints, verdicts, strict=True)
     ]
+
+
+def _cannot_check(run: Run, verdicts: Sequence[Verdict]) -> bool:
+    return Verdict.INVALID in verdicts and not signing.can_check(run.workspace_id)
 
 
 def _named(checkpoint: Checkpoint, names: dict[uuid.UUID, str]) -> str:

@@ -9,12 +9,13 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from pipelines import queries
+from pipelines import queries, signing
 from pipelines.access import FORK
-from pipelines.checkpoint_reading import snapshot
+from pipelines.checkpoint_reading import CANNOT_CHECK, snapshot
 from pipelines.console.acts import Act, Step
 from pipelines.console.screens import ScreenRequest, screen
 from pipelines.models import Release, Run
+from pipelines.signing import Verdict
 from pipelines.sql import query
 from pipelines.states import ReleaseStatus
 from recovery import answers, forks
@@ -107,8 +108,10 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     stood = "none was written"
     if found is not None:
         checkpoint, verdict = found
-        integrity = verdict.value.replace("_", " ")
-        stood = f"checkpoint {checkpoint.sequence}, at {checkpoint.current_step_id}; its signature is {integrity}"
+        signature = f"its signature is {verdict.value.replace('_', ' ')}"
+        if verdict == Verdict.INVALID and not signing.can_check(run.workspace_id):
+            signature = CANNOT_CHECK
+        stood = f"checkpoint {checkpoint.sequence}, at {checkpoint.current_step_id}; {signature}"
     protected = ", protected: an operator's request waits for approval" if run.environment.protected else ""
     return [
         ("Status", run.status),

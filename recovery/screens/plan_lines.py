@@ -25,7 +25,7 @@ VERDICTS = {
     Disposition.RECOVERY_ALLOWED: "nothing committed outside may be repeated",
     Disposition.RECOVERY_ALLOWED_RECONCILED: "what was committed outside has key, evidence and reconciliation",
     Disposition.OPERATOR_REVIEW_REQUIRED: "it is kept, and waits until somebody else with the right lets it go on",
-    Disposition.RECOVERY_DENIED: "it will not be done",
+    Disposition.RECOVERY_DENIED: "it will not be done, and nobody overrides that",
 }
 
 
@@ -34,6 +34,7 @@ def lines(plan: Json) -> list[Step]:
     return [
         *deeds(plan),
         *(verdict(plan) if plan["kind"] in JUDGED else ()),
+        *_instead(plan),
         *(_agreement(one) for one in plan["approvals"]),
     ]
 
@@ -59,6 +60,17 @@ def verdict(judged: Json) -> list[Step]:
         Step(str(one.get("disposition") or disposition), "Because", str(one["text"])) for one in judged["reasons"]
     ]
     return [said, *_cut(reasons, "Because")]
+
+
+def _instead(plan: Json) -> Iterator[Step]:
+    """What still helps where a retry is denied: to leave out the failed stages that evidence speaks against."""
+    if plan["disposition"] != Disposition.RECOVERY_DENIED or plan["stage_id"] is None:
+        return
+    denied = {one["stage"] for one in plan["reasons"] if one["disposition"] == Disposition.RECOVERY_DENIED}
+    failed = [one["stage"] for one in plan["run_again"] if one["stage"] in denied and one["was"] == StageState.FAILED]
+    if failed:
+        text = f"skip {_names(failed)}, if the run may go on without it; a fork that ran it again would be denied too"
+        yield Step("skipped", "Instead", text)
 
 
 def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]:

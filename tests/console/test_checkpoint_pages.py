@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from html import unescape
+from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -117,3 +120,24 @@ def _queries(visitor: Visitor, run: Run) -> int:
     with CaptureQueriesContext(connection) as captured:
         assert visitor.get(f"/console/runs/{run.id}/checkpoints/").status_code == 200
     return len(captured)
+
+
+def test_the_two_newest_are_chosen_to_be_compared(operator: Visitor, start_run: Callable[..., Run], hand: Hand) -> None:
+    run = start_run("load", "publish")
+    hand.finish()
+    page = operator.get(f"/console/runs/{run.id}/checkpoints/").content.decode()
+    assert re.findall(r'name="(\w+)" value="(\d)"[^>]* checked', page) == [("other", "3"), ("one", "2")]
+
+
+def test_while_the_keyring_cannot_be_read_nothing_is_said_against_a_signature(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, settings: Any
+) -> None:
+    """O35: it is not believed either; what was altered and what cannot be checked are told apart."""
+    run = start_run("load", "publish")
+    hand.report(hand.take(), "failed", error_code="X", retryable=False)
+    settings.RECOURSE_ENCRYPTION_KEY = Fernet.generate_key().decode()
+    for path in ("", "checkpoints/", "checkpoints/1/", "rerun/"):
+        told = text_of(operator.get(f"/console/runs/{run.id}/{path}"))
+        assert "annot be checked now" in told, path
+        assert "does not fit" not in told, path
+    assert "the keyring cannot be read" in text_of(operator.get(f"/console/runs/{run.id}/"))

@@ -14,6 +14,7 @@ from recovery.models import Operation
 from recovery.transitions import retry_stage, skip_stage
 from tests.cast import Hand, Person, stages_of
 from tests.console.conftest import Visitor, text_of
+from tests.recovery.stories import EXTERNAL, effect_of
 
 pytestmark = pytest.mark.django_db
 
@@ -158,3 +159,24 @@ def test_names_in_a_plan_are_text_and_never_markup(operator: Visitor, start_run:
     assert attack not in page.content.decode()
     again = operator.post(address, {"shown": shown(page), "look": "yes"})
     assert attack not in again.content.decode()
+
+
+def test_after_a_contradiction_the_dialog_says_what_still_helps_and_that_does_help(
+    operator: Visitor, start_run: StartRun, hand: Hand
+) -> None:
+    """O46: a retry is denied for good, and leaving the stage out is not."""
+    run = start_run({"name": "pay", **EXTERNAL}, "book")
+    job = hand.take()
+    effect_of(run, "pay", "contradicted")
+    hand.report(job, "failed", error_code="X", retryable=False)
+    pay = stages_of(run)[0]
+    told = text_of(operator.get(f"/console/stages/{pay.id}/retry/"))
+    assert "pay: external http; what is known of it contradicts itself" in told
+    assert "Instead skip pay, if the run may go on without it" in told
+    assert "Retry pay</button>" not in told
+    skip = f"/console/stages/{pay.id}/skip/"
+    page = operator.get(skip)
+    assert "Instead" not in text_of(page)
+    assert operator.post(skip, {"shown": shown(page), "reason": "paid by hand"}).status_code == 303
+    hand.finish()
+    assert Run.objects.get(id=run.id).status == "completed"

@@ -19,6 +19,7 @@ from recovery.transitions import pause_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
+from tests.recovery.stories import effect_of
 
 pytestmark = pytest.mark.django_db
 
@@ -364,3 +365,16 @@ def _queries(visitor: Visitor, run: Run) -> int:
     with CaptureQueriesContext(connection) as captured:
         assert visitor.get(f"/console/runs/{run.id}/").status_code == 200
     return len(captured)
+
+
+def test_a_retry_decision_that_was_not_applied_says_so(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """F62: the stage needs reconciliation; that a retry was due says nothing of what happens."""
+    options = {"max_retries": 3, "retry_interval": 5}
+    run = start_run({"name": "pay", "options": options, "effect_mode": "external", "effect_protocol": "intent"})
+    job = hand.take()
+    effect_of(run, "pay", "declared")
+    hand.report(job, "failed", error_code="X")
+    told = text_of(operator.get(f"/console/attempts/{job.attempt_id}/"))
+    assert "Retry decision Not applied, since nobody knows what the attempt did outside." in told

@@ -175,4 +175,4 @@ def test_every_reason_names_its_stage_its_class_and_its_step() -> None:
     """Whoever reviews must know what to look for outside."""
     (reason,) = judge([EffectFact("pay", "external_http", "declared", "charge", "k-1", "e-1")]).reasons
     assert (reason.stage, reason.effect_id) == ("pay", "e-1")
-    assert reason.text == "external_http of pay, step charge: it is declared: whether it happened is not known"
+    assert reason.text == "pay: external http, step charge; it is declared, and whether it happened is not known"

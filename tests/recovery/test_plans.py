@@ -240,7 +240,7 @@ def test_a_skip_repeats_nothing_and_says_what_stays_unknown() -> None:
     plan = make_plan(world, skip(world, "a"))
     assert told(plan)["then"] == [("a", "needs_reconciliation", "skipped", 1), ("b", "pending", "ready", 1)]
     assert plan.verdict.disposition == Disposition.RECOVERY_ALLOWED
-    assert plan.goes_on_outside == ("a: external_http, step charge is unknown and stays open",)
+    assert plan.goes_on_outside == ("a: external http, step charge is unknown and stays open",)
 
 
 # runs
