@@ -112,7 +112,7 @@ def test_what_runs_again_is_judged_and_what_is_kept_is_not(told: tuple[ForkWorld
 
 
 def test_a_posture_counts_also_for_what_is_kept() -> None:
-    """O27, O47: what it declares and the run kept no effect of; what the run kept is judged by what is known of it."""
+    """O27, O47: what it declares and the run kept no effect of, or denies. What else the run kept is judged by that."""
     shape = shape_of(RELEASE, [{"name": "a"}, {"name": "b", "needs": ["a"]}])
     fact = EffectFact("a", "external_http", "absent", step_id="a", key="k-1", effect_id="e-1")
     stages = tuple(StageFact(uuid.uuid4(), index, name, StageState.FAILED) for index, name in enumerate("ab"))
@@ -122,7 +122,8 @@ def test_a_posture_counts_also_for_what_is_kept() -> None:
     known = {"class": "external_http", "step_id": "a", "idempotency_key": "k-1", "committed": True}
     for posture, disposition in (
         ([], Disposition.RECOVERY_ALLOWED),
-        ([known], Disposition.RECOVERY_ALLOWED),
+        ([known], Disposition.OPERATOR_REVIEW_REQUIRED),
+        ([{**known, "committed": False}], Disposition.RECOVERY_ALLOWED),
         ([{**known, "idempotency_key": "k-2"}], Disposition.OPERATOR_REVIEW_REQUIRED),
         ([{"class": "external_http", "committed": False}], Disposition.OPERATOR_REVIEW_REQUIRED),
         ([{"class": "internal_state", "committed": True}], Disposition.RECOVERY_ALLOWED),
