@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pipelines.access import RESOLVE, Actor
-from pipelines.audit import NO_OP, audited, standing
 from pipelines.effects import Identity, event_data
 from pipelines.errors import Refusal
 from pipelines.models import Effect, Run, Stage
 from pipelines.moves import Moves, RunRow, StageRow
 from pipelines.sql import execute
 from pipelines.states import EFFECT_MOVES, OPEN_EFFECT, EffectState
-from pipelines.transitions import lock_run
-from recovery import operations, world
 from recovery.evidence import Summary, effect_of, keep
 from recovery.models import EffectEvidence, Reconciliation
 from recovery.operations import Done
-from recovery.plans import RECONCILING, Asked, make_plan
+from recovery.plans import RECONCILING, Asked, Plan
 from recovery.states import OperationKind, Outcome
-
-CarryOut = Callable[[Moves, RunRow, StageRow], dict[str, Any]]
+from recovery.transitions import Verb, perform
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +73,9 @@ def reconcile_effect(
     (`effect_key_required`).
     """
 
-    def carry_out(moves: Moves, run: RunRow, stage: StageRow) -> dict[str, Any]:
+    def carry_out(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
         found = effect_of(run.id, effect_id)
+        stage = moves.stages[found.stage_id]
         if found.state in OPEN_EFFECT:
             for action in (["doubt"] if found.state == EffectState.DECLARED else []) + [RECONCILING[finding.outcome]]:
                 _move_effect(moves, stage, found, action, finding.note)
@@ -89,7 +85,8 @@ def reconcile_effect(
         return {**_told(run, stage, kept), "effect_id": str(found.id), "effect_state": found.state}
 
     asked = ask_about_effect(run_id, effect_id, finding, actor=actor, reason=reason)
-    return _perform(asked, "effect.reconcile", carry_out, actor=actor, key=key, plan_digest=plan_digest)
+    verb = Verb(RESOLVE, "effect.reconcile", carry_out)
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest, verb=verb)
 
 
 def reconcile_stage(
@@ -101,7 +98,8 @@ def reconcile_stage(
     committed; another state; a run that is cancelled or past its deadline; committed without an output.
     """
 
-    def carry_out(moves: Moves, run: RunRow, row: StageRow) -> dict[str, Any]:
+    def carry_out(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
+        row = moves.stages[stage.id]
         kept = _keep(row, None, finding, None, actor)
         _move_stage(moves, row, finding, reason or finding.note)
         moves.settle()
@@ -111,7 +109,8 @@ def reconcile_stage(
         return {**_told(run, row, kept), **told}
 
     asked = ask_about_stage(stage, finding, reason=reason)
-    return _perform(asked, "stage.reconcile", carry_out, actor=actor, key=key, plan_digest=plan_digest)
+    verb = Verb(RESOLVE, "stage.reconcile", carry_out)
+    return perform(asked, actor=actor, key=key, plan_digest=plan_digest, verb=verb)
 
 
 def _asked(run_id: uuid.UUID, stage_id: uuid.UUID, effect_id: uuid.UUID | None, finding: Finding, reason: str) -> Asked:
@@ -124,30 +123,6 @@ def _asked(run_id: uuid.UUID, stage_id: uuid.UUID, effect_id: uuid.UUID | None, 
         "has_output": finding.has_output,
     }
     return Asked(OperationKind.RECONCILE, run_id, stage_id, choices, reason or finding.note)
-
-
-def _perform(asked: Asked, action: str, carry_out: CarryOut, *, actor: Actor, key: str, plan_digest: str) -> Done:
-    """Plans and carries out under the run's lock, as an operation; effect, key and audit event commit together."""
-    told = {name: asked.choices[name] for name in ("effect_id", "outcome")}
-    with audited(actor, action, run=asked.run_id, stage=asked.stage_id, reason=asked.reason, **told) as entry:
-        moves, run = lock_run(asked.run_id, actor)
-        actor.require(RESOLVE)
-        earlier = operations.earlier(actor, asked, key)
-        if earlier is not None:
-            entry.outcome = NO_OP
-            return operations.done(earlier, replayed=True)
-        stage = next(one for one in run.stages if one.id == asked.stage_id)
-        entry.before = standing(run, stage)
-        plan = make_plan(world.read(run.id), asked)
-        entry.plan_digest = plan.digest
-        operations.check_digest(plan, plan_digest)
-        operation = operations.opened(asked, actor=actor, key=key, plan=plan)
-        operation.result = carry_out(moves, run, stage)
-        entry.after = standing(run, stage)
-        for step in ("allow", "dispatch", "succeed"):
-            operations.move(operation, step)
-        operations.add(operation)
-        return operations.done(operation)
 
 
 # below: under the run's lock, as planned

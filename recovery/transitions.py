@@ -163,13 +163,14 @@ def preview(asked: Asked, *, actor: Actor) -> Plan:
     return make_plan(world.read(asked.run_id), asked)
 
 
-def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "") -> Done:
+def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "", verb: Verb | None = None) -> Done:
     """Does what is asked, as its plan says, and keeps it as an operation; effect, key and audit event commit together.
 
-    Refused without a trace but the audit event: a state that the verb does not take, and `plan_changed`. A verdict that
-    holds it back is kept, and answered as `operator_review_required` or `recovery_denied` (I11).
+    `verb` says how, where it is none of `VERBS`. Refused without a trace but the audit event: a state that the verb
+    does not take, and `plan_changed`. A verdict that holds it back is kept, and answered as `operator_review_required`
+    or `recovery_denied` (I11).
     """
-    verb = VERBS[asked.kind]
+    verb = verb or VERBS[asked.kind]
     with audited(
         actor, verb.action, run=asked.run_id, stage=asked.stage_id, reason=asked.reason, **_told(asked)
     ) as entry:
@@ -181,7 +182,7 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "")
             entry.outcome = NO_OP
             answer = operations.answer_again(earlier)
         else:
-            answer = _begin(moves, run, asked, entry, actor=actor, key=key, plan_digest=plan_digest)
+            answer = _begin(moves, run, asked, verb, entry, actor=actor, key=key, plan_digest=plan_digest)
         if isinstance(answer, Refusal):
             entry.keep_refused(answer)
     if isinstance(answer, Refusal):
@@ -212,13 +213,13 @@ def carry_on(moves: Moves, run: RunRow, operation: Operation, *, actor: Actor) -
         operations.update(operation)
         return operations.plan_changed(plan)
     operation.resolved_by_id = actor.user_id
-    _carry_out(moves, run, asked, plan, operation)
+    _carry_out(VERBS[asked.kind], moves, run, asked, plan, operation)
     operations.update(operation)
     return operations.done(operation)
 
 
 def _begin(
-    moves: Moves, run: RunRow, asked: Asked, entry: Entry, *, actor: Actor, key: str, plan_digest: str
+    moves: Moves, run: RunRow, asked: Asked, verb: Verb, entry: Entry, *, actor: Actor, key: str, plan_digest: str
 ) -> Done | Refusal:
     stage = moves.stages[asked.stage_id] if asked.stage_id else None
     entry.before = standing(run, stage)
@@ -234,13 +235,13 @@ def _begin(
     if run.status in RUN_NO_OPS.get(asked.kind, ()):
         entry.outcome = NO_OP
     operations.move(operation, "allow")
-    _carry_out(moves, run, asked, plan, operation)
+    _carry_out(verb, moves, run, asked, plan, operation)
     operations.add(operation)
     entry.after = standing(run, stage)
     return operations.done(operation)
 
 
-def _carry_out(moves: Moves, run: RunRow, asked: Asked, plan: Plan, operation: Operation) -> None:
+def _carry_out(verb: Verb, moves: Moves, run: RunRow, asked: Asked, plan: Plan, operation: Operation) -> None:
     """Walks the plan, and lets nothing commit that it does not say (F51)."""
     if operation.resolved_by_id is not None:
         operations.move(operation, "allow")
@@ -248,7 +249,7 @@ def _carry_out(moves: Moves, run: RunRow, asked: Asked, plan: Plan, operation: O
         stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages
     }
     expected |= {line.stage: (line.to, line.epoch, line.stale) for line in plan.lines}
-    operation.result = VERBS[asked.kind].carry_out(moves, run, asked, plan)
+    operation.result = verb.carry_out(moves, run, asked, plan)
     found = {stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages}
     if found != expected:
         other = sorted(name for name in found if found[name] != expected[name])
