@@ -110,6 +110,11 @@ def undeclared(stage: str, *, may_acknowledge: bool = False) -> Reason:
     return Reason(REVIEW, "undeclared_effects", text, stage)
 
 
+def denied_gate(stage: str) -> Reason:
+    """A person has said no to this stage; that is final in its run, and nobody overrides it."""
+    return Reason(DENIED, "gate_denied", f"the gate of {stage} was rejected; that is final in this run", stage)
+
+
 def _reasons(effect: EffectFact) -> Iterator[Reason]:
     if effect.effect_class == EffectClass.INTERNAL_STATE:
         return

@@ -196,21 +196,32 @@ def record_verdict(actor: Actor, operation: Operation) -> None:
     """The audit event `execution.recovery_disposition`, also when it denies (O27)."""
     if operation.kind not in JUDGED:
         return
-    goes_on = operation.disposition in GOES_ON
-    entry = Entry(
+    told = {
+        "operation": str(operation.id),
+        "kind": operation.kind,
+        "disposition": operation.disposition,
+        "reasons": operation.reasons,
+    }
+    asked = Entry(
         run=operation.run_id,
         stage=operation.stage_id,
         reason=operation.reason,
-        outcome=ALLOWED if goes_on else DENIED,
-        code="" if goes_on else operation.disposition,
         plan_digest=operation.plan_digest,
-        data={
-            "operation": str(operation.id),
-            "kind": operation.kind,
-            "disposition": operation.disposition,
-            "reasons": operation.reasons,
-        },
+        data=told,
     )
+    _write_verdict(actor, asked, operation.disposition)
+
+
+def record_denied_gate(actor: Actor, asked: Asked, refusal: Refusal) -> None:
+    """The verdict's event for what a rejected gate forbids: there is no plan of it, and so no operation is kept."""
+    told = {"kind": asked.kind.value, **refusal.extra}
+    entry = Entry(run=asked.run_id, stage=asked.stage_id, reason=asked.reason, data=told)
+    _write_verdict(actor, entry, Disposition.RECOVERY_DENIED)
+
+
+def _write_verdict(actor: Actor, entry: Entry, disposition: str) -> None:
+    goes_on = disposition in GOES_ON
+    entry.outcome, entry.code = (ALLOWED, "") if goes_on else (DENIED, disposition)
     audit.write(actor, "execution.recovery_disposition", entry)
 
 

@@ -40,7 +40,7 @@ from pipelines.states import (
     what_is_due,
 )
 from pipelines.transitions import check_verb
-from recovery.dispositions import EffectFact, Verdict, judge, undeclared
+from recovery.dispositions import EffectFact, Verdict, denied_gate, judge, undeclared
 from recovery.states import Disposition, OperationKind, Outcome
 from recovery.world import StageFact, World
 
@@ -553,7 +553,9 @@ def _check_open(world: World, verb: str) -> None:
 
 def _check_gate(stage: StageFact) -> None:
     if stage.gate_denied:
-        raise Refusal("gate_denied", f"the gate of {stage.name} was rejected; that is final in this run")
+        reason = denied_gate(stage.name)
+        told = {"disposition": reason.disposition.value, "reasons": [reason.as_json()]}
+        raise Refusal("gate_denied", reason.text, extra=told)
 
 
 def _check_retry(world: World, stage: StageFact, reason: str) -> None:

@@ -223,7 +223,13 @@ def _begin(
 ) -> Done | Refusal:
     stage = moves.stages[asked.stage_id] if asked.stage_id else None
     entry.before = standing(run, stage)
-    plan = make_plan(world.read(run.id), asked)
+    try:
+        plan = make_plan(world.read(run.id), asked)
+    except Refusal as refusal:
+        if refusal.code != "gate_denied":
+            raise
+        operations.record_denied_gate(actor, asked, refusal)
+        return refusal
     entry.plan_digest = plan.digest
     operations.check_digest(plan, plan_digest)
     operation = operations.opened(asked, actor=actor, key=key, plan=plan)

@@ -9,7 +9,7 @@ import pytest
 
 from approvals.transitions import decide_gate
 from pipelines import leases, sweeps
-from pipelines.models import Attempt, GateDecision, Run, StageOutput
+from pipelines.models import Attempt, AuditEvent, GateDecision, Run, StageOutput
 from pipelines.transitions import cancel_run
 from recovery.models import Operation
 from recovery.transitions import retry_stage, skip_stage
@@ -261,7 +261,7 @@ def test_nothing_in_a_cancelled_run_is_retried(start_run: StartRun, hand: Hand, 
 def test_a_denied_gate_is_final_in_its_run(
     start_run: StartRun, hand: Hand, people: People, application_actor: Any
 ) -> None:
-    """R12, I9: neither retry nor skip, not from above either."""
+    """R12, I9, O27: neither retry nor skip, not from above; the verdict, `recovery_denied`, is in the audit."""
     run = start_run("a", {"name": "b", "approval": {"when": "after"}})
     hand.finish()
     decide_gate(stage(run, "b").id, actor=application_actor, approved=False, reason="no")
@@ -273,6 +273,15 @@ def test_a_denied_gate_is_final_in_its_run(
     with refused("gate_denied"):
         retry_stage(stage(run, "a").id, actor=operator, reason="again", scope="stage_and_downstream")
     assert stage(run, "b").failure_disposition == "gate_denied"
+    verdicts = AuditEvent.objects.filter(action="execution.recovery_disposition", code="recovery_denied")
+    told = [(event.outcome, event.data["disposition"], event.data["reasons"][0]["code"]) for event in verdicts]
+    assert told == [("denied", "recovery_denied", "gate_denied")] * 3
+    verbs = AuditEvent.objects.filter(code="gate_denied").order_by("at", "id")
+    assert [(event.action, event.outcome) for event in verbs] == [
+        ("stage.retry", "denied"),
+        ("stage.skip", "denied"),
+        ("stage.retry", "denied"),
+    ]
     assert_invariants()
 
 
