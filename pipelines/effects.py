@@ -166,21 +166,21 @@ class Book:
                 "INSERT INTO pipelines_effect (id, run_id, stage_id, attempt, epoch, effect_class, step_id, key, state,"
                 " external_ref, request_hash, detail, declared_at, settled_at)"
                 " SELECT id, run_id, stage_id, attempt, epoch, effect_class, step_id, key, state, external_ref,"
-                " request_hash, detail, %s, CASE WHEN state <> 'declared' THEN %s::timestamptz END"
+                " request_hash, detail, %s, CASE WHEN state <> ALL(%s) THEN %s::timestamptz END"
                 " FROM json_to_recordset(%s::json) AS r(id uuid, run_id uuid, stage_id uuid, attempt uuid, epoch int,"
                 " effect_class text, step_id text, key text, state text, external_ref text, request_hash text,"
                 " detail jsonb)",
-                [self._moves.now, self._moves.now, recordset(rows)],
+                [self._moves.now, sorted(OPEN_EFFECT), self._moves.now, recordset(rows)],
             )
         if self._changed:
             rows = [{"id": one.id, **_columns(one)} for one in self._changed.values()]
             execute(
                 "UPDATE pipelines_effect e SET state = r.state, external_ref = r.external_ref,"
                 " request_hash = r.request_hash, detail = coalesce(r.detail, e.detail),"
-                " settled_at = CASE WHEN e.state = r.state THEN e.settled_at ELSE %s END"
+                " settled_at = CASE WHEN e.state = r.state THEN e.settled_at WHEN r.state <> ALL(%s) THEN %s END"
                 " FROM json_to_recordset(%s::json) AS r(id uuid, state text, external_ref text, request_hash text,"
                 " detail jsonb) WHERE e.id = r.id",
-                [self._moves.now, recordset(rows)],
+                [sorted(OPEN_EFFECT), self._moves.now, recordset(rows)],
             )
         self._new, self._changed = [], {}
 

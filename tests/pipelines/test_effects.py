@@ -72,6 +72,20 @@ def test_an_intent_is_stored_before_its_answer_and_its_outcome_after(start_run: 
     assert_invariants()
 
 
+def test_what_is_unknown_is_not_settled(start_run: StartRun, worker: Worker) -> None:
+    """Model §2: unknown is open, whether it is the first word or comes after the intent."""
+    run = start_run(PAY)
+    job = worker.take()
+    tell(worker, job, told("unknown", idempotencyKey="first-word"), told(idempotencyKey="after-the-intent"))
+    tell(worker, job, told("unknown", idempotencyKey="after-the-intent"), told("absent", idempotencyKey="never-sent"))
+    effects = Effect.objects.filter(run=run)
+    assert {(one.key, one.state, one.settled_at is None) for one in effects} == {
+        ("first-word", "unknown", True),
+        ("after-the-intent", "unknown", True),
+        ("never-sent", "absent", False),
+    }
+
+
 def test_the_same_again_is_the_same_effect_and_another_key_another_one(start_run: StartRun, worker: Worker) -> None:
     """Same attempt, class, step and key: one effect, one event, in the order asked."""
     run = start_run(PAY)
