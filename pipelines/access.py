@@ -72,7 +72,7 @@ class Actor:
     def require(self, capability: str) -> None:
         """Refuses with 403 `permission_denied`, saying which right is missing."""
         if not self.may(capability):
-            who = f"a {self.role}" if self.role else f"a key of scope {self.scope}"
+            who = f"the role {self.role}" if self.role else f"a key of scope {self.scope}"
             needed = ", ".join(sorted(CAPABILITIES[capability])) or "a key of scope runtime"
             words = capability.replace("_", " ")
             raise Refusal("permission_denied", f"{who} may not {words}; this needs one of: {needed}")
