@@ -225,11 +225,11 @@ def _begin(
     entry.before = standing(run, stage)
     try:
         plan = make_plan(world.read(run.id), asked)
-    except Refusal as refusal:
-        if refusal.code != "gate_denied":
+    except Refusal as refused:
+        if refused.code != "gate_denied":
             raise
-        operations.record_denied_gate(actor, asked, refusal)
-        return refusal
+        operations.record_denied_gate(actor, asked, refused)
+        return refused
     entry.plan_digest = plan.digest
     operations.check_digest(plan, plan_digest)
     operation = operations.opened(asked, actor=actor, key=key, plan=plan)
