@@ -2,9 +2,9 @@
 
 Off unless an operator sets a number of days. It alone may delete insert-only rows of a run, in a transaction that names
 itself to the tables' triggers; audit events stay. Never removed: unfinished runs, runs with a stage or an effect to be
-reconciled, and runs that a kept fork came from. Afterwards the run's idempotency key is free again (P25): who relies on
-it as their only record of what was done loses that record (P26). Inline releases stay, as other runs may share them.
-Serves model §3.13, P22, P25, P26, F157.
+reconciled, runs that a kept fork came from, and what apps above keep (`stays_while`). Afterwards the run's idempotency
+key is free again (P25): who relies on it as their only record of what was done loses that record (P26). Inline releases
+stay, as other runs may share them. Serves model §3.13, P22, P25, P26, F157.
 """
 
 from __future__ import annotations
@@ -62,6 +62,25 @@ def goes_with_run(table: str, column: str = "run_id", parent: str = "pipelines_r
         DEPENDENTS.insert(0, dependent)
 
 
+ENDED_BEFORE = (
+    "SELECT r.id, r.workspace_id FROM pipelines_run r"
+    " WHERE r.status IN ('completed', 'failed', 'cancelled') AND r.finished_at < %s"
+)
+# what keeps a run, as conditions on its row `r`; other apps add theirs with `stays_while`
+KEPT_BY = [
+    "EXISTS (SELECT FROM pipelines_run fork WHERE fork.recovered_from_id = r.id)",
+    "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.state = 'needs_reconciliation')",
+    "EXISTS (SELECT FROM pipelines_effect e WHERE e.run_id = r.id AND e.state IN ('declared', 'unknown')"
+    " AND e.effect_class <> 'internal_state')",
+]
+
+
+def stays_while(condition: str) -> None:
+    """For an app above this one: a run stays while this SQL condition on its row `r` holds."""
+    if condition not in KEPT_BY:
+        KEPT_BY.append(condition)
+
+
 def remove_older_than(days: int, limit: int = BATCH) -> int:
     """Removes what ended more than so many days ago, a batch a transaction; 0 days stands for off. Returns how many."""
     if days <= 0:
@@ -96,14 +115,9 @@ def remove(before: datetime, limit: int = BATCH) -> int:
 
 def removable(before: datetime, limit: int) -> list[tuple[uuid.UUID, uuid.UUID]]:
     """Runs that may go, locked: (id, workspace id), oldest end first."""
+    kept = "".join(f" AND NOT {condition}" for condition in KEPT_BY)
     rows: Sequence[tuple[uuid.UUID, uuid.UUID]] = query(
-        "SELECT r.id, r.workspace_id FROM pipelines_run r"
-        " WHERE r.status IN ('completed', 'failed', 'cancelled') AND r.finished_at < %s"
-        " AND NOT EXISTS (SELECT FROM pipelines_run fork WHERE fork.recovered_from_id = r.id)"
-        " AND NOT EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.state = 'needs_reconciliation')"
-        " AND NOT EXISTS (SELECT FROM pipelines_effect e WHERE e.run_id = r.id AND e.state IN ('declared', 'unknown')"
-        " AND e.effect_class <> 'internal_state')"
-        " ORDER BY r.finished_at LIMIT %s FOR UPDATE SKIP LOCKED",
+        f"{ENDED_BEFORE}{kept} ORDER BY r.finished_at LIMIT %s FOR UPDATE SKIP LOCKED",
         [before, limit],
     )
     return list(rows)

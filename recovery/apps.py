@@ -14,6 +14,10 @@ class RecoveryConfig(AppConfig):
 
         blockers.also(waiting.blockers)
         run_page.with_sections(run_sections.sections)
+        retention.stays_while(
+            "EXISTS (SELECT FROM recovery_operation o WHERE o.run_id = r.id"
+            " AND o.state IN ('awaiting_approval', 'review_required', 'reserved'))"
+        )
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")
         retention.goes_with_run("recovery_operation")
