@@ -35,7 +35,8 @@ class Act:
 
     `fields` is a template with more questions, `answers` what they said already. Of a planned act, `shown` is what the
     form carries of its plan, `moved` that it is another one than before, `gone` what is no longer in it; one that is
-    not possible has no plan and no button. `facts` are what to know before deciding, as (term, text).
+    not possible has no plan and no button. `facts` are what to know before deciding, as (term, text); `first` is what
+    must be settled before, as (text, address).
     """
 
     title: str
@@ -49,6 +50,7 @@ class Act:
     fields: str = ""
     answers: dict[str, Any] = field(default_factory=dict)
     facts: Sequence[tuple[str, str]] = ()
+    first: Sequence[tuple[str, str]] = ()
     help: str = ""
     shown: str = ""
     digest: str = ""

@@ -50,8 +50,8 @@ def explain(offered: Sequence[Offer]) -> list[str]:
     by_reason: dict[str, list[str]] = {}
     for offer in offered:
         if offer.refusal:
-            by_reason.setdefault(offer.refusal, []).append(offer.verb)
-    return [f"{', '.join(verbs).capitalize()}: {reason[:1].lower()}{reason[1:]}" for reason, verbs in by_reason.items()]
+            by_reason.setdefault(offer.refusal, []).append(offer.label.rstrip("…").lower())
+    return [f"{', '.join(acts).capitalize()}: {reason[:1].lower()}{reason[1:]}" for reason, acts in by_reason.items()]
 
 
 class RunFacts(Protocol):

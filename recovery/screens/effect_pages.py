@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.contrib import messages
@@ -14,9 +14,9 @@ from django.http import HttpResponse, QueryDict
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from pipelines import queries
+from pipelines import queries, signing
 from pipelines.access import RESOLVE
-from pipelines.console.acts import Act, Step, missing, perform
+from pipelines.console.acts import Act, Step, ask, missing, perform
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.errors import Refusal
 from pipelines.list_filters import EffectFilter
@@ -67,13 +67,12 @@ def effect_page(request: ScreenRequest, effect_id: uuid.UUID) -> HttpResponse:
     effect = _find(request, effect_id)
     told = list(EffectEvidence.objects.filter(effect=effect).select_related("user").order_by("-at", "-id")[:SHOWN])
     found = Reconciliation.objects.filter(effect=effect).select_related("user").order_by("-at", "-id")[:SHOWN]
+    trusted = are_trusted(actor.workspace_id, told)
     context = {
         "effect": effect,
         "attempt": Attempt.objects.filter(id=effect.attempt).first(),
-        "evidence": [
-            Told(one, _claim(one), trusted)
-            for one, trusted in zip(told, are_trusted(actor.workspace_id, told), strict=True)
-        ],
+        "evidence": [Told(one, _claim(one), holds) for one, holds in zip(told, trusted, strict=True)],
+        "unchecked": not all(trusted) and not signing.can_check(actor.workspace_id),
         "findings": list(found),
         "late": late_results(effect.stage_id, effect.attempt),
         "offers": offers.for_effect(effect, actor),
@@ -141,7 +140,7 @@ def reconcile_effect(request: ScreenRequest, effect_id: uuid.UUID) -> HttpRespon
             effect.run_id, effect.id, finding, actor=request.visit.actor, reason=reason
         )
         state = done.result["effect_state"]
-        messages.success(request, f"Kept. The effect is {state.replace('_', ' ')}.", state)
+        messages.success(request, f"Kept. The effect is {state.replace('_', ' ')}.{_what_then(effect)}", state)
         return _page_of(effect)
 
     return perform(request, act, carry_out)
@@ -159,7 +158,6 @@ def reconcile_stage(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse
             Step("completed", "Happened", f"{stage.name} is completed, with the output that you give"),
             Step("ready", "Did not", f"{stage.name} is ready again, and is done anew"),
             Step("failed", "Contradicted", f"{stage.name} fails; a person decides what then"),
-            *_still_open(stage),
         ],
         warning="Look at the outside system first. What you say is kept with your name and never changed.",
         button=f"Reconcile {stage.name}",
@@ -168,6 +166,13 @@ def reconcile_stage(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse
         fields="recovery/_outcome_fields.html",
         answers={"given": request.POST, "found": FOUND, "has_output": True},
     )
+
+    if still_open := _still_open(stage):
+        act = replace(act, is_possible=False, first=still_open)
+        if request.method != "POST":
+            request.visit.actor.require(RESOLVE)
+            detail = f"{stage.name} has effects of which nobody knows: reconcile them first"
+            return ask(request, act, "", Refusal("needs_reconciliation", detail))
 
     def carry_out(reason: str) -> str:
         outcome = _outcome(request.POST)
@@ -204,11 +209,27 @@ def of_run(run: Run, most: int) -> Effects:
     return Effects(rows[:most], len(rows) > most)
 
 
-def _still_open(stage: Stage) -> list[Step]:
-    rows = Effect.objects.filter(stage=stage, epoch=stage.epoch, state__in=sorted(OPEN_EFFECT)).order_by(*BY_AGE)[:10]
+def _what_then(effect: Effect) -> str:
+    stage = Stage.objects.get(id=effect.stage_id)
+    if stage.state != StageState.NEEDS_RECONCILIATION:
+        return ""
+    if _still_open(stage):
+        return f" {stage.name} has other effects of which nobody knows yet."
+    return f" Now {stage.name} itself can be reconciled: say what became of its work."
+
+
+def _still_open(stage: Stage) -> list[tuple[str, str]]:
+    """The effects that keep the stage from being reconciled, with their pages."""
     if stage.state != StageState.NEEDS_RECONCILIATION:
         return []
-    return [Step(one.state, "Still open", f"{_name(one)}: settle it first, on its own page") for one in rows]
+    rows = Effect.objects.filter(stage=stage, state__in=sorted(OPEN_EFFECT)).exclude(effect_class="internal_state")
+    return [
+        (
+            f"{_name(one)}, {one.get_state_display().lower()} since {one.declared_at:%Y-%m-%d %H:%M:%S} UTC",
+            _page_of(one),
+        )
+        for one in rows.select_related("stage").order_by(*BY_AGE)[:10]
+    ]
 
 
 def _find(request: ScreenRequest, effect_id: uuid.UUID) -> Effect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipelines.access import RESOLVE, Actor
 from pipelines.console.offers import Offer, missing_right
 from pipelines.models import Effect
+from pipelines.states import StageState
 from recovery.decisions import RIGHTS
 from recovery.models import Operation
 from recovery.states import PENDING_OPERATION, OperationState
@@ -20,12 +21,16 @@ def for_operation(operation: Operation, actor: Actor) -> list[Offer]:
 
 
 def for_effect(effect: Effect, actor: Actor) -> list[Offer]:
-    """Adding evidence, and saying what was found out; of a cancelled run's effects too."""
+    """Adding evidence, and saying what was found out; of a cancelled run's effects too. Where its stage waits for that,
+    then of the stage."""
     refusal = "" if actor.may(RESOLVE) else missing_right(actor, RESOLVE)
-    return [
+    found = [
         Offer("effect-evidence", "Add evidence…", effect.id, refusal),
         Offer("effect-reconcile", "Reconcile…", effect.id, refusal),
     ]
+    if effect.stage.state == StageState.NEEDS_RECONCILIATION:
+        found.append(Offer("reconcile", "Reconcile the stage…", effect.stage_id, refusal))
+    return found
 
 
 def _undecidable(operation: Operation, actor: Actor) -> str:

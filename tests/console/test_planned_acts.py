@@ -131,7 +131,7 @@ def test_a_pause_may_end_by_itself(operator: Visitor, start_run: StartRun) -> No
     for nonsense in ("yesterday", "2020-01-01T00:00"):
         answer = operator.post(address, {"until": nonsense, "reason": "audit day"})
         assert answer.status_code == 400
-        assert "give a time to come" in text_of(answer)
+        assert "Give a time to come" in text_of(answer)
     operator.post(address, {"until": "2099-01-01T12:00", "reason": "audit day"})
     run.refresh_from_db()
     assert run.paused_until is not None

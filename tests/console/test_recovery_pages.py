@@ -294,7 +294,10 @@ def test_an_effect_gets_evidence_and_a_finding_on_its_page(
     assert "Effects outside" in page
     assert "external http pay with key charge-7 is unknown" in page
     stage = f"/console/stages/{stages_of(run)[0].id}/reconcile/"
-    assert "Still open" in text_of(approver.get(stage))
+    asked = approver.get(stage)
+    assert "To be settled first External http, unknown since" in text_of(asked)
+    assert f'href="/console/effects/{effect.id}/"' in asked.content.decode(), "it leads there"
+    assert "Reconcile pay</button>" not in asked.content.decode()
     early = approver.post(stage, {"outcome": "committed", "output": '"ok"', "reason": "seen"})
     assert early.status_code == 409
     summary = {"outcome": "committed", "charge": "ch_1"}
@@ -308,8 +311,12 @@ def test_an_effect_gets_evidence_and_a_finding_on_its_page(
             "clean": "yes",
         },
     )
+    told = text_of(browse(people["operator"]).get(f"{address}/"))
+    assert "Add evidence, reconcile, reconcile the stage: your role, operator, may not do this" in told
     approver.post(f"{address}/reconcile/", {"outcome": "committed", "reason": "seen in the bank"})
     told = unescape(text_of(approver.get(f"{address}/")))
+    assert "Now pay itself can be reconciled" in told
+    assert "Reconcile the stage…" in told
     assert "psp sealed, clean" in told
     assert "as it was stored" in told
     assert "Committed approver-acme: seen in the bank" in told
@@ -327,9 +334,9 @@ def test_answers_that_are_missing_or_wrong_are_refused_by_field_and_change_nothi
     (effect,) = leave_uncertain(run, hand, clock)
     approver = browse(people["approver"])
     for form, words in (
-        ({"summary": "{}"}, "who says so"),
-        ({"source": "psp", "summary": "{not json"}, "this is not JSON"),
-        ({"source": "psp", "summary": "[" * 100_000}, "this is not JSON"),
+        ({"summary": "{}"}, "Who says so"),
+        ({"source": "psp", "summary": "{not json"}, "This is not JSON"),
+        ({"source": "psp", "summary": "[" * 100_000}, "This is not JSON"),
         ({"source": "psp", "summary": "{}", "digest": "f" * 64}, "is not the SHA-256"),
     ):
         answer = approver.post(f"/console/effects/{effect.id}/evidence/", form)
