@@ -19,6 +19,9 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
+from tests.clock import Clock
+from tests.contract.house import House
+
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 
 
@@ -62,6 +65,12 @@ def server(django_db_setup: None) -> Iterator[str]:
     """The address of a running console, on the database of these tests."""
     with web_server(url_of_test_database("web")) as (address, _):
         yield address
+
+
+@pytest.fixture
+def house(db: None, clock: Clock) -> House:
+    """A workspace with its application; nothing in it was made but by commands."""
+    return House(clock)
 
 
 @pytest.fixture

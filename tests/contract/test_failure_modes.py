@@ -9,21 +9,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from io import StringIO
 from threading import Event
 from typing import Any
 
 import httpx
 import pytest
-from django.core.management import call_command
 from django.db import transaction
 from django.test import Client
 
 from pipelines.errors import STATUS
 from pipelines.models import AuditEvent, Run
 from pipelines.sql import query
-from tests.cast import Api, Worker, unknown_id
+from tests.cast import Api, unknown_id
 from tests.clock import Clock
+from tests.contract.house import CHARGE, OUTSIDE, House, printed
 
 MODEL: dict[int, str] = {
     400: "validation_error client_request_id_invalid",
@@ -45,86 +44,6 @@ MODEL: dict[int, str] = {
     503: "result_not_confirmed",
 }
 CODES = {code for codes in MODEL.values() for code in codes.split()}
-OUTSIDE = {"effectMode": "external", "effectProtocol": "intent"}
-CHARGE = {"class": "external_http", "stepId": "charge", "idempotencyKey": "invoice-42"}
-
-
-class House:
-    """A workspace with its people and one application, made by the commands that an administrator has."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.key = _printed("issue_key", "--workspace", "acme", "--application", "billing")
-        self.application = Api({"X-API-Key": self.key})
-        self._worker: Worker | None = None
-
-    @property
-    def worker(self) -> Worker:
-        self._worker = self._worker or Worker(self.key, ["Handler"])
-        return self._worker
-
-    def a(self, role: str, name: str = "") -> Api:
-        """Somebody of that role, as a client of the operations API."""
-        user = name or role
-        token = _printed("issue_token", "--user", user, "--workspace", "acme", "--role", role)
-        return Api({"Authorization": f"Bearer {token}"})
-
-    def start(self, *stages: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """A new run; the stages are called a, b, c …"""
-        named = [
-            {"stageName": name, "stageHandlerName": "Handler", **stage}
-            for name, stage in zip("abcd", stages or ({},), strict=False)
-        ]
-        body = {"idempotencyKey": str(uuid.uuid4()), "name": "nightly", "stages": named, **more}
-        answer = self.application.post("/pipelines/idempotent", body)
-        assert answer.status_code == 201, answer.content
-        found: dict[str, Any] = answer.json()["pipeline"]
-        return found
-
-    def end(self, status: str = "failed", **told: Any) -> dict[str, Any]:
-        """The next stage ends like that; its job."""
-        job = self.worker.take()
-        code = {"errorCode": "BUSINESS_REJECTED"} if status == "failed" else {}
-        answer = self.worker.report(job, status, **code, **told)
-        assert answer.status_code == 202, answer.content
-        return job
-
-    def failed(self, *stages: dict[str, Any], **told: Any) -> str:
-        """A run whose first stage has failed."""
-        run_id: str = self.start(*stages)["id"]
-        self.end(**told)
-        return run_id
-
-    def charged(self) -> str:
-        """A failed run that has committed an effect, of which nothing is known but that."""
-        return self.failed(OUTSIDE, effects=[{**CHARGE, "state": "committed"}])
-
-    def effect(self, run_id: str) -> str:
-        (effect,) = self.a("viewer").get(f"/v1/executions/{run_id}/effects").json()["results"]
-        found: str = effect["id"]
-        return found
-
-    def at_a_gate(self, **more: Any) -> dict[str, Any]:
-        """A run whose only stage waits for a decision; its stage."""
-        approval = {"when": "after", **more}
-        run = self.start({"approval": approval})
-        self.end("waiting", output="draft")
-        (stage,) = self.application.get(f"/pipelines/{run['id']}").json()["stages"]
-        assert stage["status"] == "waiting"
-        return {**stage, "runId": run["id"]}
-
-    def decide(self, stage: dict[str, Any], *, approved: bool, reason: str | None = None) -> Any:
-        return self.application.post(f"/stages/{stage['id']}/resume", {"approved": approved, "rejectionReason": reason})
-
-    def rerun(self, run_id: str, role: str = "operator", **body: Any) -> Any:
-        return self.a(role).post(f"/v1/executions/{run_id}/rerun", body)
-
-
-def _printed(*command: str) -> str:
-    out = StringIO()
-    call_command(*command, stdout=out, stderr=StringIO())
-    return out.getvalue().strip()
-
 
 How = Callable[[House], Any]
 WAYS: list[tuple[str, How]] = []
@@ -204,7 +123,7 @@ def an_unknown_run(house: House) -> Any:
 @reaches("not_found")
 def another_workspace_s_run(house: House) -> Any:
     run_id = house.start()["id"]
-    token = _printed("issue_token", "--user", "olga", "--workspace", "globex", "--role", "admin")
+    token = printed("issue_token", "--user", "olga", "--workspace", "globex", "--role", "admin")
     return Api({"Authorization": f"Bearer {token}"}).post(f"/v1/executions/{run_id}/cancel")
 
 
@@ -403,8 +322,7 @@ def a_rerun_of_a_step_that_the_release_has_no_more(house: House) -> Any:
         body = {"pipeline": "nightly", "environment": "development", "definition": definition, "activate": True}
         assert manager.post("/v1/releases", body).status_code == 201
         if "charge" in names:
-            body = {"idempotencyKey": "k", "pipeline": "nightly", "input": {}}
-            run = house.application.post("/pipelines/idempotent", body).json()["pipeline"]
+            run = house.create({"pipeline": "nightly", "input": {}})
             house.end("succeeded")
             house.end()
     return house.rerun(run["id"], from_step_id="charge")
@@ -496,11 +414,6 @@ def _tell(house: House, effect: dict[str, Any]) -> Any:
     return house.worker.post(
         f"/stages/{job['stageId']}/effects", {"executionId": job["executionId"], "effects": [effect]}
     )
-
-
-@pytest.fixture
-def house(db: None, clock: Clock) -> House:
-    return House(clock)
 
 
 @pytest.mark.parametrize(("code", "way"), [pytest.param(*one, id=one[1].__name__) for one in WAYS])
