@@ -61,16 +61,8 @@ class EvidenceBody(Shape):
         return [("summary", problem)] if problem else []
 
 
-class EvidenceRequest(Verb):
-    """A summary from outside, any JSON. `digest` is the SHA-256 of its RFC 8785 form; without one it is unsealed."""
-
-    summary = AnyJson()
-    source = Text(max_length=255, control=False)  # type: ignore[assignment]  # DRF takes it off the class
-    sealed = Flag(required=False)
-    clean = Flag(default=False)  # type: ignore[assignment]  # DRF takes it off the class
-    digest = Text(max_length=DIGEST, required=False)
-
-    rule = EvidenceBody.rule
+class EvidenceRequest(EvidenceBody, Verb):
+    """A summary from outside, as a request of its own."""
 
 
 class ReconciliationRequest(PlannedVerb):
