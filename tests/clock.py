@@ -8,7 +8,7 @@ to, before their next statement.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,8 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from psycopg.pq import TransactionStatus
+
+from pipelines import keyring
 
 SET_SHIFT = "SELECT set_config('recourse.clock_shift', %s, false)"
 
@@ -78,3 +80,15 @@ def clock() -> Iterator[Clock]:
         CLOCK.attach(connection)
     yield CLOCK
     CLOCK.shift = timedelta()
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Time for the signing keys that this process holds: it stands still but for the seconds that are let pass."""
+    now = [keyring.monotonic()]
+    monkeypatch.setattr(keyring, "monotonic", lambda: now[0])
+
+    def pass_(seconds: float) -> None:
+        now[0] += seconds
+
+    return pass_

@@ -45,18 +45,6 @@ def nothing_held() -> Iterator[None]:
     keyring.forget_all()
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Time for what this process holds: it stands still but for the seconds that are let pass."""
-    now = [keyring.monotonic()]
-    monkeypatch.setattr(keyring, "monotonic", lambda: now[0])
-
-    def pass_(seconds: float) -> None:
-        now[0] += seconds
-
-    return pass_
-
-
 def signed(workspace: Workspace) -> Envelope:
     return signing.sign(workspace.id, MESSAGE)
 

@@ -48,18 +48,6 @@ def kept_in_vault(server: Vault, settings: Any) -> Iterator[Vault]:
     _hang_up()
 
 
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Time for what this process holds: it stands still but for the seconds that are let pass."""
-    now = [keyring.monotonic()]
-    monkeypatch.setattr(keyring, "monotonic", lambda: now[0])
-
-    def pass_(seconds: float) -> None:
-        now[0] += seconds
-
-    return pass_
-
-
 def path_of(workspace: Workspace) -> str:
     return f"recourse/keyrings/{workspace.id}"
 
