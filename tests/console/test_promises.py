@@ -32,3 +32,12 @@ def test_nobody_is_promised_exactly_once(path: Path) -> None:
             heading = paragraph
         if CLAIM.search(paragraph):
             assert TAKEN_BACK.search(CLAIM.sub("", paragraph)) or TAKEN_BACK.search(heading), paragraph
+
+
+def test_where_people_decide_it_is_said_that_a_log_promises_no_exactly_once() -> None:
+    """R6, P6: in the guarantees, on the run's page and beside the checks before a retry."""
+    guarantees = " ".join((ROOT / "docs/explain/guarantees.md").read_text().partition("## Not promised")[2].split())
+    assert "**Exactly once.**" in guarantees
+    assert "A log of our own cannot promise more" in guarantees
+    for page in ("runs/_facts.html", "recovery/_check_fields.html"):
+        assert "Exactly once is not promised" in (ROOT / "templates" / page).read_text()

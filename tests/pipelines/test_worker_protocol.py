@@ -309,6 +309,24 @@ def test_a_result_of_another_attempt_session_or_time_is_late_evidence(
     assert LateEvidence.objects.count() == 4
 
 
+def test_an_earlier_attempts_answer_does_not_attach_to_a_new_request(
+    worker: Worker, start_run: Start, people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    """R20, F119: neither under its own name after a retry, nor under the new attempt's name with the old digest."""
+    run = start_run()
+    first = worker.take()
+    worker.report(first, "failed", errorCode="VALIDATION_ERROR")
+    retried = as_person(people["operator"]).post(f"/v1/stages/{first['stageId']}/retry", {"scope": "stage"})
+    assert retried.status_code == 200, retried.content
+    second = worker.take()
+    for named, digest in ((first, first), (second, first)):
+        answer = worker.report(named, output="of the first request", requestDigest=digest["requestDigest"])
+        assert (answer.status_code, answer.json()["code"]) == (409, "stale_execution")
+    (stage,) = stages_of(run)
+    assert (stage.state, stage.output_id, LateEvidence.objects.count()) == ("running", None, 2)
+    assert worker.report(second, output=2, requestDigest=second["requestDigest"]).status_code == 202
+
+
 def test_the_attempt_of_another_stage_is_none_of_this_one(worker: Worker, start_run: Start) -> None:
     start_run("a")
     start_run("b")

@@ -581,6 +581,24 @@ def test_it_runs_on_the_release_that_is_active_now(
     assert triage.release_id != release.id
 
 
+def test_a_stage_of_a_fork_is_retried_on_the_forks_own_release(
+    triage: Run, operator: Api, hand: Hand, people: dict[str, Person], environment: Environment
+) -> None:
+    """F60, I12, model §3.1: in place means the fork's pinned release and graph; its source has no part in it."""
+    forked_on = managed(people["admin"], environment, "load", {"name": "classify", "input": "v2"}, "publish")
+    target = target_of(rerun(operator, triage, flow_slug="triage"))
+    hand.report(hand.take(), "failed", **FAILED)
+    managed(people["admin"], environment, "load", {"name": "classify", "input": "v3"}, "publish")
+    stage = next(one for one in stages_of(target) if one.name == "classify")
+    with untouched(triage):
+        answer = operator.post(f"/v1/stages/{stage.id}/retry", {"scope": "stage"})
+        assert answer.status_code == 200, answer.content
+        job = hand.take()
+    assert (job.stage.id, job.stage.epoch, job.input) == (stage.id, 2, "v2")
+    target.refresh_from_db()
+    assert target.release_id == forked_on.id
+
+
 @pytest.mark.parametrize(
     ("stages", "from_step_id", "lacking"),
     [
