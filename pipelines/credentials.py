@@ -66,9 +66,16 @@ def revoke_key(key_id: uuid.UUID, *, actor: Actor) -> None:
 
 
 def issue_token(*, actor: Actor, user: Any, expires_at: datetime | None = None) -> tuple[PersonalToken, str]:
-    """A new bearer token of a member of the actor's workspace, and its plain text."""
+    """A new bearer token of a member of the actor's workspace, and its plain text.
+
+    A person gets only their own (`impersonation_rejected`): four eyes are worth nothing to whoever can be two people.
+    """
     with audited(actor, "token.issue", user=user.get_username()) as entry:
         actor.require(ADMINISTER)
+        if actor.is_person and actor.user_id != user.pk:
+            raise Refusal(
+                "impersonation_rejected", "a token is made for oneself, or by whoever has the console's shell"
+            )
         member = Member.objects.filter(workspace_id=actor.workspace_id, user=user).select_related("workspace").first()
         if member is None:
             raise Refusal("not_found", "there is no such member")

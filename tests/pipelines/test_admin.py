@@ -12,7 +12,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from pipelines import keys
+from pipelines import credentials, keys
+from pipelines.errors import Refusal
 from pipelines.models import ApiKey, Application, AuditEvent, Environment, Member, PersonalToken, Policy, Run, Workspace
 from tests.cast import Hand, Person
 
@@ -211,13 +212,22 @@ def test_a_key_does_not_join_two_workspaces(boss: Client, application: Applicati
     assert not ApiKey.objects.exists()
 
 
-def test_a_token_is_shown_once(boss: Client, people: dict[str, Person], workspace: Workspace) -> None:
-    fields = {"user": people["viewer"].user.pk, "workspace": workspace.pk}
+def test_a_token_is_shown_once_and_is_ones_own(boss: Client, people: dict[str, Person], workspace: Workspace) -> None:
+    """F131: nobody becomes the second person by making a token of theirs, whatever the form says."""
+    fields = {"user": people["approver"].user.pk, "workspace": workspace.pk}
     page = boss.post(path(PersonalToken, "add/"), fields, follow=True).content.decode()
     secret = page.partition("the only time that it is shown: ")[2].split("<")[0].strip()
     found = keys.find_person(secret)
     assert found is not None
-    assert found[1] == "viewer-acme"
+    assert found[1] == "admin-acme"
+    assert not PersonalToken.objects.filter(user=people["approver"].user, digest=keys.digest(secret)).exists()
+
+
+def test_an_admin_is_given_nobody_elses_token(people: dict[str, Person]) -> None:
+    with pytest.raises(Refusal, match="for oneself"):
+        credentials.issue_token(actor=people["admin"].actor, user=people["approver"].user)
+    event = AuditEvent.objects.get()
+    assert (event.action, event.outcome, event.code) == ("token.issue", "denied", "impersonation_rejected")
 
 
 def test_a_superuser_makes_a_workspace_and_is_its_first_admin(boss: Client, people: dict[str, Person]) -> None:
