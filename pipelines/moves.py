@@ -77,8 +77,30 @@ class Owner(NamedTuple):
 ANYBODY = Owner()
 
 
+class HasEnd:
+    """What is asked of a run's end, by whoever holds these facts of it."""
+
+    __slots__ = ()
+    status: RunStatus
+    failure_code: str
+    deadline_at: datetime | None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL_RUN
+
+    @property
+    def is_final(self) -> bool:
+        """Terminal for good: neither retry nor skip reopens it (I8)."""
+        return self.status == RunStatus.CANCELLED or self.failure_code == DEADLINE_EXCEEDED
+
+    def is_past_deadline(self, now: datetime) -> bool:
+        """By the clock, whether or not a sweep has come by to say so."""
+        return self.deadline_at is not None and self.deadline_at <= now
+
+
 @dataclass(slots=True, eq=False)
-class RunRow:
+class RunRow(HasEnd):
     """A locked run."""
 
     id: uuid.UUID
@@ -99,19 +121,6 @@ class RunRow:
     failure_message: str
     failure_stage: uuid.UUID | None
     stages: list[StageRow] = field(default_factory=list)
-
-    @property
-    def is_terminal(self) -> bool:
-        return self.status in TERMINAL_RUN
-
-    @property
-    def is_final(self) -> bool:
-        """Terminal for good: neither retry nor skip reopens it (I8)."""
-        return self.status == RunStatus.CANCELLED or self.failure_code == DEADLINE_EXCEEDED
-
-    def is_past_deadline(self, now: datetime) -> bool:
-        """By the clock, whether or not a sweep has come by to say so."""
-        return self.deadline_at is not None and self.deadline_at <= now
 
 
 @dataclass(slots=True, eq=False)

@@ -13,10 +13,10 @@ from typing import Any
 
 from pipelines.errors import Refusal
 from pipelines.graph import descendants
-from pipelines.moves import DEADLINE_EXCEEDED
+from pipelines.moves import HasEnd
 from pipelines.signing import Envelope
 from pipelines.sql import query
-from pipelines.states import TERMINAL_RUN, DeadLetterState, RunStatus, StageState
+from pipelines.states import DeadLetterState, RunStatus, StageState
 from recovery import sealing
 from recovery.dispositions import EffectFact
 
@@ -68,7 +68,7 @@ class LetterFact:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class World(HasEnd):
     """One run and all that recovering it depends on; stages in graph order. `now` is the database's."""
 
     run_id: uuid.UUID
@@ -85,18 +85,6 @@ class World:
     attempts: tuple[AttemptFact, ...] = ()
     letters: tuple[LetterFact, ...] = ()
     effects: tuple[EffectFact, ...] = ()
-
-    @property
-    def is_terminal(self) -> bool:
-        return self.status in TERMINAL_RUN
-
-    @property
-    def is_final(self) -> bool:
-        """Terminal for good: neither retry nor skip reopens it (I8)."""
-        return self.status == RunStatus.CANCELLED or self.failure_code == DEADLINE_EXCEEDED
-
-    def is_past_deadline(self, now: datetime) -> bool:
-        return self.deadline_at is not None and self.deadline_at <= now
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
         return next(stage for stage in self.stages if stage.id == stage_id)
