@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from pipelines.access import CANCEL, Actor
 from pipelines.audit import NO_OP, audited, standing
 from pipelines.errors import Refusal
-from pipelines.moves import DEADLINE_EXCEEDED, Moves, Owner, RunRow, StageRow
+from pipelines.moves import DEADLINE_EXCEEDED, HasEnd, Moves, Owner, RunRow, StageRow
 from pipelines.sql import query
 from pipelines.states import ACTIVE_STAGE, OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
 
@@ -92,19 +92,7 @@ def lock_run(run_id: uuid.UUID, actor: Actor) -> tuple[Moves, RunRow]:
     return moves, run
 
 
-class RunFacts(Protocol):
-    """A run as far as the verbs on it care."""
-
-    @property
-    def status(self) -> RunStatus: ...
-    @property
-    def failure_code(self) -> str: ...
-    @property
-    def is_terminal(self) -> bool: ...
-    def is_past_deadline(self, now: datetime) -> bool: ...
-
-
-def check_verb(run: RunFacts, verb: str, now: datetime) -> None:
+def check_verb(run: HasEnd, verb: str, now: datetime) -> None:
     """Refuses a verb that the run's state does not take, naming what would help.
 
     A run past its deadline takes none, whether or not a sweep has come by to end it (R31).
