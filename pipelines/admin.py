@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
@@ -133,7 +133,7 @@ class ReleaseAdmin(TenantAdmin):
 class SecretAdmin(DefinitionAdmin):
     """Something secret: shown once when it is made, never changed, revoked by an action."""
 
-    hidden = ("digest", "revoked_at")
+    hidden: ClassVar[tuple[str, ...]] = ("digest", "revoked_at")
     fixed = ()
     actions = ("revoke",)
 
