@@ -1,0 +1,75 @@
+"""One request with everything wrong in it, put right one thing at a time: the refusals come in the model's order."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from pipelines.models import Run
+from tests.cast import Api
+from tests.contract.house import CHARGE, OUTSIDE, House, printed
+
+NOW = "0b7e3d1c-1111-4222-8333-444455556666"
+
+
+def test_a_rerun_is_refused_for_what_the_model_names_first(house: House) -> None:
+    """Model §5, last line: 401, 404, 403, the body, a repeat of the key, state, environment, integrity, disposition,
+    approval. What is refused makes no run."""
+    there = House(house.clock, environment="production")
+    other = there.failed()
+    used = there.rerun(other, client_request_id=NOW)
+    assert (used.status_code, used.json()["status"]) == (202, "awaiting_approval")
+
+    run = there.start(OUTSIDE, {})
+    there.end("succeeded", effects=[{**CHARGE, "state": "committed"}])
+    admin = there.a("admin")
+    (key,) = admin.get("/v1/signing-keys").json()["results"]
+    assert admin.post(f"/v1/signing-keys/{key['id']}/revoke", {"reason": "lost"}).status_code == 200
+    path = f"/v1/executions/{run['id']}/rerun"
+    wrong: dict[str, Any] = {
+        "environment": "the-moon",
+        "client_request_id": NOW,
+        "from_step_id": "a",
+        "no such field": 1,
+    }
+    token = printed("issue_token", "--user", "olga", "--workspace", "globex", "--role", "viewer")
+
+    def told(client: Api, **right: Any) -> tuple[int, str]:
+        wrong.update(right)
+        body = {name: value for name, value in wrong.items() if value is not None}
+        answer = client.post(path, body)
+        assert not Run.objects.filter(recovered_from=run["id"]).exists()
+        return answer.status_code, answer.json()["code"]
+
+    operator = there.a("operator")
+    assert told(Api({})) == (401, "unauthorized")
+    assert told(Api({"Authorization": f"Bearer {token}"})) == (404, "not_found")
+    assert told(there.a("viewer")) == (403, "permission_denied")
+    assert told(operator) == (400, "validation_error")
+    assert told(operator, **{"no such field": None}) == (422, "environment_unknown")
+    assert told(operator, environment="staging") == (409, "recovery_idempotency_conflict")
+    assert told(operator, client_request_id=str(uuid.uuid4())) == (409, "execution_state_invalid")
+    assert operator.post(f"/v1/executions/{run['id']}/cancel").status_code == 200
+    assert told(operator) == (409, "recovery_environment_mismatch")
+    assert told(operator, environment=None) == (409, "checkpoint_integrity_invalid")
+
+    # a key that was revoked stays so: the rest of the way with a run that the new key has signed
+    charged = there.charged()
+    review = there.rerun(charged)
+    assert (review.status_code, review.json()["code"]) == (409, "operator_review_required")
+    assert not Run.objects.filter(recovered_from=charged).exists()
+    waiting = there.rerun(there.failed())
+    assert (waiting.status_code, waiting.json()["status"]) == (202, "awaiting_approval")
+    assert not Run.objects.filter(recovered_from__isnull=False).exists()
+
+
+def test_a_repeat_is_answered_whatever_became_of_its_source(house: House) -> None:
+    """Model §3.6, §5: the key is looked at before the state; O31."""
+    run_id, key = house.failed(), str(uuid.uuid4())
+    first = house.rerun(run_id, client_request_id=key).json()
+    (stage,) = house.application.get(f"/pipelines/{run_id}").json()["stages"]
+    assert house.a("operator").post(f"/v1/stages/{stage['id']}/retry", {"scope": "stage"}).status_code == 200
+    assert house.rerun(run_id).json()["code"] == "execution_state_invalid"
+    again = house.rerun(run_id, client_request_id=key)
+    assert (again.status_code, again.json()["replayed"]) == (200, True)
+    assert again.json()["execution_id"] == first["execution_id"]
