@@ -22,6 +22,7 @@ from pipelines.paging import page_of, read_cut
 from recovery import decisions
 from recovery.filters import OperationFilter
 from recovery.models import Operation, OperationDecision
+from recovery.operations import JUDGED
 from recovery.queries import operations
 from recovery.screens import offers, plan_lines
 from recovery.states import OperationKind, OperationState
@@ -45,7 +46,7 @@ def operation_list(request: ScreenRequest) -> HttpResponse:
     """What people asked for in this workspace, newest first, narrowed by the address."""
     rows = OperationFilter.narrow(operations(request.visit.actor), request.GET).select_related("run", "stage")
     page = page_of(rows.defer("plan", "request", "result"), read_cut(request.GET))
-    context = {"page": page, "kinds": OperationKind.values, "states": OperationState.values}
+    context = {"page": page, "kinds": OperationKind.values, "states": OperationState.values, "judged": JUDGED}
     return show(request, "recovery/operations.html", context)
 
 
@@ -62,7 +63,7 @@ def operation_page(request: ScreenRequest, operation_id: uuid.UUID) -> HttpRespo
     context = {
         "operation": operation,
         "steps": plan_lines.deeds(operation.plan) if operation.plan else [],
-        "verdict": _verdict(operation),
+        "verdict": [*_verdict(operation), *(plan_lines.agreements(operation.plan) if operation.plan else ())],
         "decisions": list(made),
         "target": target,
         "offers": offers.for_operation(operation, actor),
@@ -162,6 +163,9 @@ def _steps(operation: Operation) -> list[Step]:
 
 
 def _verdict(operation: Operation) -> list[Step]:
+    """Its verdict; nothing for a verb that is never judged, since it repeats nothing outside."""
+    if operation.kind not in JUDGED:
+        return []
     return plan_lines.verdict({"disposition": operation.disposition, "reasons": operation.reasons})
 
 

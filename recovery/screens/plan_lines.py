@@ -24,7 +24,7 @@ EACH_IN_TURN = "each once what it waits for lets it go on"
 VERDICTS = {
     Disposition.RECOVERY_ALLOWED: "nothing committed outside may be repeated",
     Disposition.RECOVERY_ALLOWED_RECONCILED: "what was committed outside has key, evidence and reconciliation",
-    Disposition.OPERATOR_REVIEW_REQUIRED: "it is kept, and waits until somebody else with the right lets it go on",
+    Disposition.OPERATOR_REVIEW_REQUIRED: "it is kept until somebody other than who asks lets it go on",
     Disposition.RECOVERY_DENIED: "it will not be done, and nobody overrides that",
 }
 
@@ -35,7 +35,7 @@ def lines(plan: Json) -> list[Step]:
         *deeds(plan),
         *(verdict(plan) if plan["kind"] in JUDGED else ()),
         *_instead(plan),
-        *(_agreement(one) for one in plan["approvals"]),
+        *agreements(plan),
     ]
 
 
@@ -50,6 +50,11 @@ def deeds(plan: Json) -> list[Step]:
         *_cut([Step("blocked", "May repeat", _effect(one)) for one in plan["may_repeat"]], "May repeat"),
         *_cut([Step("running", "May go on", text) for text in plan["goes_on_outside"]], "May go on"),
     ]
+
+
+def agreements(plan: Json) -> list[Step]:
+    """Who must agree."""
+    return [_agreement(one) for one in plan["approvals"]]
 
 
 def verdict(judged: Json) -> list[Step]:
@@ -117,7 +122,7 @@ def _effect(one: Json) -> str:
 
 def _agreement(one: Json) -> Step:
     roles = ", ".join(role.replace("_", " ") for role in one["roles"])
-    return Step("awaiting_approval", "Needs approval", f"{one['count']} of {roles}, never yours; {one['why']}")
+    return Step("awaiting_approval", "Needs approval", f"{one['count']} of {roles}, other than who asks; {one['why']}")
 
 
 def _cut(steps: Sequence[Step], word: str) -> Iterable[Step]:

@@ -54,11 +54,11 @@ class Led:
 
 
 _WORDS = {
-    "asked_on": "was asked to be made anew or changed by",
-    "recorded": "recorded",
-    "starts_from": "is where it starts, for",
+    "asked_on": "got the request",
+    "recorded": "wrote",
+    "starts_from": "is the start of",
     "judged": "was judged",
-    "decided_by": "was decided:",
+    "decided_by": "and then",
     "made": "made",
 }
 

@@ -18,7 +18,7 @@ from pipelines.access import CAPABILITIES, FORK, RESOLVE
 from pipelines.creation import Place
 from pipelines.models import Effect, Environment, Role, Run
 from recovery.models import EffectEvidence, Operation, Reconciliation
-from recovery.transitions import pause_run, resume_run
+from recovery.transitions import cancel_as_operation, pause_run, resume_run
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
@@ -151,13 +151,15 @@ def test_an_operators_rerun_in_a_protected_environment_waits_for_somebody_else(
     worker.report(worker.take(), "failed", error_code="X", retryable=False)
     operator = browse(people["operator"])
     page = operator.get(f"/console/runs/{run.id}/rerun/")
-    assert "Needs approval 1 of admin, approver, release manager, never yours" in text_of(page)
+    assert "Needs approval 1 of admin, approver, release manager, other than who asks" in text_of(page)
     answer = operator.post(
         f"/console/runs/{run.id}/rerun/", {"shown": shown(page), "reason": "row removed"}, follow=True
     )
     assert "waits until somebody else approves it" in text_of(answer)
     operation = Operation.objects.get()
     assert (operation.state, Run.objects.count()) == ("awaiting_approval", 1)
+    kept = text_of(operator.get(f"/console/operations/{operation.id}/"))
+    assert "Needs approval 1 of admin, approver, release manager, other than who asks" in kept
     mine = text_of(operator.get("/console/approvals/"))
     assert "payroll" in mine
     assert "may not do this; it needs one of: admin, approver, release manager" in mine
@@ -428,3 +430,22 @@ def _queries(visitor: Visitor, path: str) -> int:
     assert page.status_code == 200
     assert re.search(r"<h1", page.content.decode())
     return len(captured)
+
+
+def test_what_is_never_judged_shows_no_verdict(browse: Browse, people: dict[str, Person], start_run: StartRun) -> None:
+    """A cancel repeats nothing: that it was "allowed" would say that somebody had weighed it."""
+    cancel_as_operation(start_run("load").id, actor=people["operator"].actor, reason="not needed")
+    operation = Operation.objects.get()
+    viewer = browse(people["viewer"])
+    assert "Recovery allowed" not in text_of(viewer.get("/console/operations/"))
+    assert "Verdict" not in text_of(viewer.get(f"/console/operations/{operation.id}/"))
+
+
+def test_what_a_cancelled_run_left_in_doubt_is_not_called_running(
+    browse: Browse, people: dict[str, Person], start_run: StartRun, hand: Hand, clock: Clock
+) -> None:
+    run = start_run(OUTSIDE)
+    leave_uncertain(run, hand, clock)
+    cancel_as_operation(run.id, actor=people["operator"].actor, reason="not needed")
+    told = text_of(browse(people["viewer"]).get(f"/console/runs/{run.id}/"))
+    assert "Unknown pay: nobody knows whether attempt 1 did external http" in told
