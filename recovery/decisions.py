@@ -54,6 +54,7 @@ def decide_operation(
     action = "operation.approve" if approved else "operation.reject"
     told = {"operation": str(operation_id), "kind": operation.kind}
     with audited(actor, action, run=operation.run_id, stage=operation.stage_id, reason=reason, **told) as entry:
+        entry.on_behalf_of = operations.on_behalf_of(operation, actor)
         moves, run = lock_run(operation.run_id, actor)
         operation = Operation.objects.select_for_update(no_key=True).get(id=operation_id)
         entry.before, entry.plan_digest = {"operation": operation.state}, operation.plan_digest

@@ -206,10 +206,16 @@ def record_verdict(actor: Actor, operation: Operation) -> None:
         run=operation.run_id,
         stage=operation.stage_id,
         reason=operation.reason,
+        on_behalf_of=on_behalf_of(operation, actor),
         plan_digest=operation.plan_digest,
         data=told,
     )
     _write_verdict(actor, asked, operation.disposition)
+
+
+def on_behalf_of(operation: Operation, actor: Actor) -> str:
+    """Whose request it is, for the audit, when somebody else carries it on; blank when it is the actor's own."""
+    return "" if operation.requested_by_id == actor.user_id else operation.requested_by.get_username()
 
 
 def record_denied_gate(actor: Actor, asked: Asked, refusal: Refusal) -> None:

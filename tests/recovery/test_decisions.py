@@ -106,6 +106,7 @@ def test_what_an_operator_asks_for_in_a_protected_environment_waits(
         ("operation.approve", "allowed"),
         ("run.rerun", "no_op"),
     ]
+    assert [event.on_behalf_of for event in events] == ["", "", "", "operator-acme", ""]
 
 
 @pytest.mark.parametrize("role", ["release_manager", "admin"])
