@@ -47,7 +47,7 @@ WHAT_TO_DO = {
     "permission_denied": "ask somebody whose role may do this",
     "impersonation_rejected": "leave the actor out: it is who the token belongs to",
     "not_found": "look at the id, and at the workspace that the token is for",
-    "checkpoint_not_found": "no checkpoint covers this step: choose an earlier --from-step-id, or replay",
+    "checkpoint_not_found": "is that the stage's name? Else choose an earlier --from-step-id, or replay",
     "client_request_id_invalid": "give a UUID in lowercase, or none",
     "recovery_idempotency_conflict": "this --client-request-id stands for another request: use a new one",
     "execution_state_invalid": "look at its state with: recourse execution snapshot",
@@ -101,7 +101,9 @@ def _refused(refusal: ApiError, options: argparse.Namespace) -> int:
         print(json.dumps(dict(refusal.body), indent=2, ensure_ascii=False))
     _complain(f"{refusal.code}: {refusal.detail}")
     for name, messages in (refusal.errors or {}).items() if isinstance(refusal.errors, Mapping) else ():
-        _complain(f"  {name}: {'; '.join(map(str, messages)) if isinstance(messages, list) else messages}")
+        told = "; ".join(map(str, messages)) if isinstance(messages, list) else str(messages)
+        if told not in refusal.detail:
+            _complain(f"  {name}: {told}")
     if isinstance(refusal, Judged):
         for reason in refusal.reasons:
             _complain(f"  {reason.get('text') or reason.get('code') if isinstance(reason, Mapping) else reason}")

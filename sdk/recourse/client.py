@@ -61,7 +61,7 @@ class _Connection:
         token = settings.token(self._token) if call.person else None
         if token:
             return {"authorization": f"Bearer {token}"}
-        if call.person and call.method != "GET":
+        if call.person and (call.method != "GET" or not settings.has_api_key(self._api_key)):
             raise ConfigurationError(
                 "no token: give token=..., or set RECOURSE_TOKEN (manage.py issue_token makes one)"
             )
@@ -84,8 +84,8 @@ class _Connection:
                 continue
             return _body(outcome)
         raise OutcomeUnknown(
-            f"{call.method} /{call.path}: no definite answer in {self._attempts} tries, last: {last}. "
-            "Keep the key and repeat, or look it up.",
+            f"{call.method} {self._base_url}/{call.path}: no definite answer in {self._attempts} tries, last: {last}. "
+            + ("Keep the key and repeat, or look it up." if call.key else "Is the console there?"),
             key=call.key,
         )
 

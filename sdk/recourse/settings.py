@@ -10,7 +10,15 @@ DEFAULT_URL = "http://localhost:8000"
 
 
 def base_url(given: str | None) -> str:
-    return given or os.environ.get("RECOURSE_URL") or DEFAULT_URL
+    """The console's address. Raises ConfigurationError for one that cannot be asked."""
+    url = given or os.environ.get("RECOURSE_URL") or DEFAULT_URL
+    if not url.startswith(("http://", "https://")):
+        raise ConfigurationError(f"{url!r} is not a whole address: RECOURSE_URL is such as {DEFAULT_URL}")
+    return url
+
+
+def has_api_key(given: str | None) -> bool:
+    return bool(given or os.environ.get("RECOURSE_API_KEY") or os.environ.get("PIPELOGIQ_API_KEY"))
 
 
 def api_key(given: str | None) -> str:

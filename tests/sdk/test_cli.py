@@ -185,9 +185,26 @@ def test_wrong_options_and_a_missing_token_are_refused_before_anything_is_sent(
     assert say("snapshot").status == 2
     assert say("explode", ID).status == 2
     monkeypatch.delenv("RECOURSE_TOKEN")
-    said = say("pause", ID)
-    assert (said.status, server.requests) == (2, [])
-    assert "RECOURSE_TOKEN" in said.err
+    monkeypatch.delenv("RECOURSE_API_KEY", raising=False)
+    for verb in ("pause", "snapshot"):
+        said = say(verb, ID)
+        assert (said.status, server.requests) == (2, [])
+        assert "RECOURSE_TOKEN" in said.err
+
+
+def test_an_address_without_its_scheme_is_a_wrong_option_and_no_lost_answer(say: Say) -> None:
+    said = say("snapshot", ID, "--url", "localhost:8000")
+    assert said.status == 2
+    assert "such as http://localhost:8000" in said.err
+
+
+def test_a_console_that_is_not_there_is_named_and_the_same_is_said_once(server: ProtocolServer, say: Say) -> None:
+    said = say("snapshot", ID, "--url", "http://127.0.0.1:1")
+    assert said.status == 5
+    assert "http://127.0.0.1:1/v1/executions" in said.err
+    assert "Is the console there?" in said.err
+    answers(server, "rerun", *problem(422, "environment_unknown", detail="no such", errors={"environment": ["no such"]}))
+    assert say("rerun", ID, "--environment", "prod").err.count("no such") == 1
 
 
 def test_it_runs_as_a_module_and_documents_its_ends() -> None:
