@@ -132,7 +132,7 @@ def _let_fork_go_on(operation: Operation, actor: Actor) -> Done | Refusal:
     was_in_review = operation.state == OperationState.REVIEW_REQUIRED
     forks.allow(operation, plan)
     try:
-        forks.check_right(operation)
+        forks.check_right(operation, agreed=True)
     except Refusal as refused:
         return forks.failed(operation, refused)
     if was_in_review:

@@ -228,10 +228,11 @@ def _locked(operation: Operation, actor: Actor, entry: Entry) -> Done | Refusal:
 def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
     try:
         world, plan = plan_again(operation, pinned=True)
-        check_right(operation)
+        agreed = _was_agreed_to(operation)
+        check_right(operation, agreed=agreed)
     except Refusal as refused:
         return failed(operation, refused)
-    let_go = plan.verdict.lets_go_on or operation.resolved_by_id is not None
+    let_go = plan.verdict.lets_go_on or agreed
     if plan.verdict.disposition == Disposition.RECOVERY_DENIED or not let_go:
         operations.planned(operation, plan)
         operations.record_verdict(actor, operation)
@@ -258,14 +259,20 @@ def failed(operation: Operation, refusal: Refusal) -> Refusal:
     return refusal
 
 
-def check_right(operation: Operation) -> None:
-    """Refuses when the requester may no longer do what they asked for (F150)."""
+def check_right(operation: Operation, *, agreed: bool) -> None:
+    """Refuses when the requester may no longer do what they asked for (F150); `agreed`: somebody else let it go on."""
     requester = operations.requester_of(operation)
     requester.require(FORK)
     plan: Mapping[str, Any] = operation.plan or {}
     environment = Environment.objects.get(workspace_id=operation.workspace_id, slug=plan["environment"])
-    if environment.protected and not plan["approvals"]:
+    if environment.protected and not (plan["approvals"] and agreed):
         requester.require(FORK_PROTECTED)
+
+
+def _was_agreed_to(operation: Operation) -> bool:
+    """Whether somebody else agreed: by their decision, which is only ever added, not by what the operation says."""
+    agreed = operation.decisions.filter(approved=True)
+    return agreed.exclude(user_id=operation.requested_by_id).exists()
 
 
 def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:

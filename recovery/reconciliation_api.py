@@ -254,7 +254,7 @@ def evidence_view(kept: EffectEvidence, *, is_trusted: bool) -> dict[str, Any]:
     return {
         "id": str(kept.id),
         "effect_id": str(kept.effect_id),
-        "summary": json.loads(kept.summary),
+        "summary": sealing.read(kept.summary),
         "source": kept.source,
         "sealed": kept.is_sealed,
         "clean": kept.is_clean,

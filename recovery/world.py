@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -152,6 +152,7 @@ def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...
         "SELECT effect_id, outcome FROM recovery_reconciliation WHERE effect_id = ANY(%s) ORDER BY at, id",
         [row[0] for row in rows],
     )
+    sealed = _with_clean_seal(workspace_id, evidence)
     return tuple(
         EffectFact(
             stage=stage,
@@ -160,7 +161,7 @@ def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...
             step_id=step_id,
             key=key,
             effect_id=str(effect_id),
-            has_clean_seal=any(_is_clean_seal(workspace_id, effect_id, row) for row in evidence.get(effect_id, ())),
+            has_clean_seal=effect_id in sealed,
             evidence=tuple(claim for row in evidence.get(effect_id, ()) if (claim := sealing.claim(row[1]))),
             reconciled=tuple(outcome for (outcome,) in reconciled.get(effect_id, ())),
             epoch=epoch,
@@ -170,18 +171,15 @@ def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...
     )
 
 
-def _is_clean_seal(workspace_id: uuid.UUID, effect_id: uuid.UUID, row: Sequence[Any]) -> bool:
-    source, summary, is_sealed, is_clean, digest, algorithm, key_id, signature = row
-    return sealing.holds(
-        workspace_id,
-        effect_id,
-        source=source,
-        summary=summary,
-        is_sealed=is_sealed,
-        is_clean=is_clean,
-        digest=digest,
-        envelope=Envelope(algorithm, key_id, signature),
-    )
+def _with_clean_seal(workspace_id: uuid.UUID, evidence: Mapping[uuid.UUID, Sequence[Sequence[Any]]]) -> set[uuid.UUID]:
+    """The effects of which a sealed, clean summary still is what the console signed; the keyring is read once."""
+    asked = [
+        (effect_id, sealing.Stored(*row[:5], Envelope(*row[5:])))
+        for effect_id, rows in evidence.items()
+        for row in rows
+    ]
+    holding = sealing.hold(workspace_id, asked)
+    return {effect_id for (effect_id, _), holds in zip(asked, holding, strict=True) if holds}
 
 
 def _by_effect(sql: str, effect_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[Sequence[Any]]]:

@@ -71,7 +71,7 @@ def effect_page(request: ScreenRequest, effect_id: uuid.UUID) -> HttpResponse:
     context = {
         "effect": effect,
         "attempt": Attempt.objects.filter(id=effect.attempt).first(),
-        "evidence": [Told(one, _claim(one), holds) for one, holds in zip(told, trusted, strict=True)],
+        "evidence": [Told(one, sealing.claim(one.summary), holds) for one, holds in zip(told, trusted, strict=True)],
         "unchecked": not all(trusted) and not signing.can_check(actor.workspace_id),
         "findings": list(found),
         "late": late_results(effect.stage_id, effect.attempt),
@@ -273,10 +273,3 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise missing("summary", "this is not JSON") from error
-
-
-def _claim(evidence: EffectEvidence) -> str:
-    try:
-        return sealing.claim(evidence.summary)
-    except (ValueError, RecursionError):
-        return ""

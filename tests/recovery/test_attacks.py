@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.models import AuditEvent, Effect, Event, Member, Run
+from pipelines.creation import Place
+from pipelines.ids import new_id
+from pipelines.models import AuditEvent, Effect, Environment, Event, Member, Run
 from pipelines.sweeps import expire_leases
+from recovery import forks
 from recovery.models import Operation
 from tests.cast import Api, Hand, Person, Worker, stages_of, unknown_id
 from tests.clock import Clock
@@ -37,6 +40,16 @@ def failed(start_run: StartRun, hand: Hand) -> Run:
     hand.report(hand.take(), output=1)
     hand.report(hand.take(), "failed", **FAILED)
     effect_of(run, "second")
+    return run
+
+
+@pytest.fixture
+def in_production(start_run: StartRun, place: Place, environments: dict[str, Environment]) -> Run:
+    """A run of the protected environment that failed, and did nothing outside."""
+    production = Place(place.workspace_id, place.application_id, environments["production"].id, "production")
+    run = start_run("first", in_place=production)
+    hand = Hand(production, "hand-2", ["Handler"])
+    hand.report(hand.take(), "failed", **FAILED)
     return run
 
 
@@ -115,6 +128,21 @@ def test_a_fault_of_ours_in_a_fork_is_kept_too(failed: Run, operator: Api, monke
         operator.post(f"/v1/executions/{failed.id}/rerun", {})
     assert requests() == [("run.rerun", "failed", "internal_error")]
     assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize("forged", ["disposition", "plan"])
+def test_editing_an_operation_makes_no_run(
+    forged: str, failed: Run, in_production: Run, operator: Api, people: dict[str, Person]
+) -> None:
+    """I11, four eyes: what lets it go on is somebody's decision, which is only ever added, not what the row says."""
+    run = failed if forged == "disposition" else in_production
+    told = operator.post(f"/v1/executions/{run.id}/rerun", {}).json()
+    operation = Operation.objects.get(id=told["operation_id"])
+    operation.state, operation.target = "reserved", new_id()
+    operation.resolved_by_id = people["approver"].user.pk
+    operation.save()
+    assert forks.carry_on_reserved(quiet_seconds=0) == 0
+    assert not Run.objects.filter(recovered_from=run).exists()
 
 
 # workers
