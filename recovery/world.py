@@ -174,9 +174,9 @@ def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...
 def _with_clean_seal(workspace_id: uuid.UUID, evidence: Mapping[uuid.UUID, Sequence[Sequence[Any]]]) -> set[uuid.UUID]:
     """The effects of which a sealed, clean summary still is what the console signed; the keyring is read once."""
     asked = [
-        (effect_id, sealing.Stored(*row[:5], Envelope(*row[5:])))
+        (effect_id, sealing.Stored(source, summary, is_sealed, is_clean, digest, Envelope(*envelope)))
         for effect_id, rows in evidence.items()
-        for row in rows
+        for source, summary, is_sealed, is_clean, digest, *envelope in rows
     ]
     holding = sealing.hold(workspace_id, asked)
     return {effect_id for (effect_id, _), holds in zip(asked, holding, strict=True) if holds}
