@@ -55,6 +55,11 @@ def ask_retry(
     acknowledge_effects: bool = False,
     reason: str = "",
 ) -> Asked:
+    """A new epoch of a failed, completed or skipped stage, on the pinned release (P65–P68, R11–R13, F34).
+
+    `plans.plan_retry` says what moves and what is refused. `acknowledge_effects` says that the outside system was
+    checked for a stage that does not declare what it does there; it never clears a recorded effect.
+    """
     choices = {"scope": scope, "input": new_input, "acknowledge_effects": acknowledge_effects}
     return Asked(OperationKind.RETRY, run_id, stage_id, choices, reason)
 
@@ -62,94 +67,29 @@ def ask_retry(
 def ask_skip(
     run_id: uuid.UUID, stage_id: uuid.UUID, *, output: Any = None, has_output: bool = False, reason: str = ""
 ) -> Asked:
+    """A stage left out on purpose; what waits for it may go on (P69–P71). A reason is required."""
     choices = {"output": output if has_output else None, "has_output": has_output}
     return Asked(OperationKind.SKIP, run_id, stage_id, choices, reason)
 
 
 def ask_pause(run_id: uuid.UUID, *, until: datetime | None = None, reason: str = "") -> Asked:
+    """No further dispatch: queued, running, waiting, blocked → pausing, or paused when nothing is active.
+
+    Attempts only dispatched are taken back at once (released, nothing counted); running ones renew and finish. At
+    `until` the engine resumes it by itself. Refused on other states. Serves P60–P62, P64, O8, O9.
+    """
     choices = {"until": until.isoformat() if until else None}
     return Asked(OperationKind.PAUSE, run_id, choices=choices, reason=reason)
 
 
 def ask_resume(run_id: uuid.UUID, *, reason: str = "") -> Asked:
+    """A paused run eligible again: pausing, paused → what its stages imply. Resets nothing (P63, P64, P76)."""
     return Asked(OperationKind.RESUME, run_id, reason=reason)
 
 
 def ask_cancel(run_id: uuid.UUID, *, reason: str = "") -> Asked:
+    """The end of a run and of everything unfinished in it, with its reconciliation list (P72–P75)."""
     return Asked(OperationKind.CANCEL, run_id, reason=reason)
-
-
-def retry_stage(
-    stage_id: uuid.UUID,
-    *,
-    actor: Actor,
-    scope: str = STAGE_ONLY,
-    reason: str = "",
-    new_input: str | None = None,
-    acknowledge_effects: bool = False,
-    key: str = "",
-    plan_digest: str = "",
-) -> Done:
-    """Begins a new epoch of a failed, completed or skipped stage, on the pinned release (P65–P68, R11–R13, F34).
-
-    `plans.plan_retry` says what moves and what is refused. `acknowledge_effects` says that the outside system was
-    checked for a stage that does not declare what it does there; it never clears a recorded effect.
-    """
-    asked = ask_retry(
-        _run_of(stage_id, actor),
-        stage_id,
-        scope=scope,
-        new_input=new_input,
-        acknowledge_effects=acknowledge_effects,
-        reason=reason,
-    )
-    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
-
-
-def skip_stage(
-    stage_id: uuid.UUID,
-    *,
-    actor: Actor,
-    reason: str,
-    output: Any = None,
-    has_output: bool = False,
-    key: str = "",
-    plan_digest: str = "",
-) -> Done:
-    """Records that a stage is left out on purpose; what waits for it may go on (P69–P71). A reason is required."""
-    run_id = _run_of(stage_id, actor)
-    asked = ask_skip(run_id, stage_id, output=output, has_output=has_output, reason=reason)
-    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
-
-
-def pause_run(
-    run_id: uuid.UUID,
-    *,
-    actor: Actor,
-    reason: str = "",
-    until: datetime | None = None,
-    key: str = "",
-    plan_digest: str = "",
-) -> Done:
-    """Stops further dispatch: queued, running, waiting, blocked → pausing, or paused when nothing is active.
-
-    Attempts only dispatched are taken back at once (released, nothing counted); running ones renew and finish. At
-    `until` the engine resumes it by itself. Refused on other states. Serves P60–P62, P64, O8, O9.
-    """
-    asked = ask_pause(run_id, until=until, reason=reason)
-    return perform(asked, actor=actor, key=key, plan_digest=plan_digest)
-
-
-def resume_run(run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "", plan_digest: str = "") -> Done:
-    """Makes a paused run eligible again: pausing, paused → what its stages imply. Resets nothing (P63, P64, P76)."""
-    return perform(ask_resume(run_id, reason=reason), actor=actor, key=key, plan_digest=plan_digest)
-
-
-def cancel_as_operation(
-    run_id: uuid.UUID, *, actor: Actor, reason: str = "", key: str = "", plan_digest: str = ""
-) -> Done:
-    """Cancels a run for a person, and keeps it as an operation with its reconciliation list (P72–P75)."""
-    return perform(ask_cancel(run_id, reason=reason), actor=actor, key=key, plan_digest=plan_digest)
 
 
 # Planning and performing.
@@ -390,14 +330,6 @@ def _target(asked: Asked) -> uuid.UUID:
     if asked.stage_id is None:
         raise IllegalMove(f"{asked.kind} names no stage")
     return asked.stage_id
-
-
-def _run_of(stage_id: uuid.UUID, actor: Actor) -> uuid.UUID:
-    found = query("SELECT run_id FROM pipelines_stage WHERE id = %s", [stage_id])
-    if not found or not _is_visible(found[0][0], actor):
-        raise Refusal("not_found", "there is no such stage")
-    run_id: uuid.UUID = found[0][0]
-    return run_id
 
 
 def _is_visible(run_id: uuid.UUID, actor: Actor) -> bool:

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from pipelines.models import AttemptProgress, Effect, Run
-from recovery.transitions import skip_stage
 from tests.browser.conftest import Window
 from tests.cast import Hand, Person, stages_of
 from tests.recovery.stories import effect_of, in_review
+from tests.verbs import skip_stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,10 +9,10 @@ from typing import Any
 from pipelines.jobs import Job
 from pipelines.models import Attempt, Event, Run
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run, resume_run
 from tests.cast import Hand, Person
 from tests.concurrency.crew import Crew
 from tests.pipelines.engine import attempts, states, status
+from tests.verbs import pause_run, resume_run
 
 StartRun = Callable[..., Run]
 NewHand = Callable[..., Hand]

@@ -15,12 +15,12 @@ from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import Attempt, Run, Stage
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.concurrency.crew import Crew, deadlocks
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import kinds
+from tests.verbs import pause_run, resume_run, retry_stage, skip_stage
 
 ROUNDS = 10
 PER_ROUND = 15

@@ -13,10 +13,10 @@ from pipelines.creation import Intent, Place, create_run
 from pipelines.errors import Refusal
 from pipelines.models import AuditEvent, GateDecision, Run, RunIdentity
 from recovery.models import Operation
-from recovery.transitions import cancel_as_operation, retry_stage, skip_stage
 from tests.cast import Hand, Person, stage_of
 from tests.concurrency.crew import Crew, refusals
 from tests.pipelines.engine import kinds, stage, states, status
+from tests.verbs import cancel_as_operation, retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
 People = dict[str, Person]

@@ -15,11 +15,11 @@ from pipelines.models import AuditEvent, Event, Role, Run, Stage
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run
 from recovery.models import Operation
-from recovery.transitions import pause_run
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.console.conftest import HTMX, Visitor, text_of
 from tests.factories import MemberFactory
+from tests.verbs import pause_run
 
 pytestmark = pytest.mark.django_db
 

@@ -11,10 +11,10 @@ import pytest
 
 from pipelines.models import AuditEvent, Run
 from recovery.models import Operation
-from recovery.transitions import retry_stage, skip_stage
 from tests.cast import Hand, Person, stages_of
 from tests.console.conftest import Visitor, text_of
 from tests.recovery.stories import EXTERNAL, effect_of
+from tests.verbs import retry_stage, skip_stage
 
 pytestmark = pytest.mark.django_db
 

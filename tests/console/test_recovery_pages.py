@@ -18,12 +18,12 @@ from pipelines.access import CAPABILITIES, FORK, RESOLVE
 from pipelines.creation import Place
 from pipelines.models import Effect, Environment, Role, Run
 from recovery.models import EffectEvidence, Operation, Reconciliation
-from recovery.transitions import cancel_as_operation, pause_run, resume_run
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
 from tests.console.test_planned_acts import shown
 from tests.recovery.stories import effect_of, in_review, leave_uncertain
+from tests.verbs import cancel_as_operation, pause_run, resume_run
 
 pytestmark = pytest.mark.django_db
 

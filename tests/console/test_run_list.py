@@ -14,10 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from approvals.transitions import decide_gate
 from pipelines.models import AttemptProgress, Run
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
+from tests.verbs import pause_run
 
 pytestmark = pytest.mark.django_db
 

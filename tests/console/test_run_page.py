@@ -15,11 +15,11 @@ from pipelines.models import LogLine, Run, WorkerSession
 from pipelines.sql import database_now
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
 from tests.recovery.stories import effect_of
+from tests.verbs import pause_run, retry_stage, skip_stage
 
 pytestmark = pytest.mark.django_db
 

@@ -21,11 +21,11 @@ from pipelines.models import Effect, Run, Stage
 from pipelines.sql import query
 from pipelines.transitions import cancel_run
 from recovery.reconciliation import Finding, reconcile_effect, reconcile_stage
-from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand
 from tests.clock import Clock
 from tests.engine_model import oracle
 from tests.engine_model.invariants import assert_invariants
+from tests.verbs import pause_run, resume_run, retry_stage, skip_stage
 
 # One tick of the oracle. Far longer than an example takes, so that real time passing moves nothing over a limit.
 TICK_SECONDS = 1000

@@ -21,9 +21,9 @@ from pipelines.creation import Place
 from pipelines.models import Attempt, Effect, Environment, Gate, Run, Stage, WorkerSession
 from pipelines.states import EffectClass, EffectState
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run
 from tests.cast import Api, Hand, Person, Worker, stages_of
 from tests.clock import Clock
+from tests.verbs import pause_run
 
 pytestmark = pytest.mark.django_db
 

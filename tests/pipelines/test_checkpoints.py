@@ -17,11 +17,11 @@ from pipelines.errors import Refusal
 from pipelines.models import Checkpoint, CheckpointEvidence, Effect, LateEvidence, Run, Stage
 from pipelines.postures import LARGEST_STATE, Left
 from pipelines.states import CheckpointMoment
-from recovery.transitions import pause_run, resume_run, retry_stage
 from tests.cast import Hand, Person, Worker, stages_of, wire
 from tests.clock import Clock
 from tests.pipelines.engine import kinds, last_event, states
 from tests.tampering import Scene, forge, make_scene, past_the_triggers, revoked_key
+from tests.verbs import pause_run, resume_run, retry_stage
 
 StartRun = Callable[..., Run]
 COMMITTED = {"class": "external_http", "stepId": "charge", "idempotencyKey": "invoice-42"}

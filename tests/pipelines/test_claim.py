@@ -11,11 +11,11 @@ from pipelines import leases, sweeps
 from pipelines.models import Run, WorkerSession
 from pipelines.transitions import cancel_run
 from pipelines.wake import Queue
-from recovery.transitions import pause_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import attempts, kinds, last_event, states, status
+from tests.verbs import pause_run
 
 StartRun = Callable[..., Run]
 PAIR = ("first", "second", {"name": "join", "depends_on": ["first", "second"]})

@@ -19,11 +19,11 @@ from pipelines.models import Effect, LateEvidence, Run
 from pipelines.retries import recompute
 from pipelines.sql import database_now
 from pipelines.transitions import cancel_run
-from recovery.transitions import retry_stage, skip_stage
 from tests.cast import Hand, Person, Worker
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import attempt, attempts, kinds, last_event, letters, refused, stage, states, status
+from tests.verbs import retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
 NewHand = Callable[..., Hand]

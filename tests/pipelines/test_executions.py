@@ -14,10 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from pipelines import catalog, releases, sweeps
 from pipelines.creation import Place
 from pipelines.models import Application, Environment, Run, WorkerSession, Workspace
-from recovery.transitions import pause_run, retry_stage, skip_stage
 from tests.cast import Api, Hand, Person, stages_of
 from tests.clock import Clock
 from tests.factories import ApplicationFactory
+from tests.verbs import pause_run, retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
 GATED = {"name": "gated", "approval": {"when": "before", "expires_in": 3600}}

@@ -21,12 +21,12 @@ from pipelines.ids import new_id
 from pipelines.models import Attempt, ContextItem, Effect, LateEvidence, Run, Stage, WorkerSession
 from pipelines.transitions import cancel_run
 from pipelines.wake import Queue
-from recovery.transitions import pause_run, resume_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.factories import ApplicationFactory
 from tests.pipelines.engine import attempts, output, stage, states, status
+from tests.verbs import pause_run, resume_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]

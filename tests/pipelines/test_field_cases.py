@@ -12,12 +12,12 @@ from django.test import Client
 from pipelines import sweeps
 from pipelines.models import Attempt, AuditEvent, Environment, GateDecision, Run, Workspace
 from pipelines.releases import register_release
-from recovery.transitions import retry_stage
 from tests.cast import Api, Hand, Person, Worker, stages_of
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.factories import PipelineFactory
 from tests.pipelines.engine import attempts, gate, kinds, letters, refused, stage, states, status
+from tests.verbs import retry_stage
 
 StartRun = Callable[..., Run]
 NewHand = Callable[..., Hand]

@@ -14,11 +14,11 @@ from pipelines import leases, sweeps
 from pipelines.errors import Refusal
 from pipelines.models import LateEvidence, Run
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run, resume_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import attempt, attempts, everything, kinds, last_event, output, stage, states, status
+from tests.verbs import pause_run, resume_run
 
 StartRun = Callable[..., Run]
 PAIR = ("first", "second", {"name": "join", "depends_on": ["first", "second"]})

@@ -16,8 +16,8 @@ from pipelines.keys import issue_key
 from pipelines.listen import listener
 from pipelines.models import ApiKey, Attempt, Run
 from pipelines.sql import database_now, query
-from recovery.transitions import pause_run, resume_run
 from tests.cast import Person, Worker
+from tests.verbs import pause_run, resume_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -32,11 +32,11 @@ from pipelines.states import (
     StageState,
 )
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import everything, kinds, stage, states, status
+from tests.verbs import pause_run, resume_run, retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
 S, R = StageState, RunStatus

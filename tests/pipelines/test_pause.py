@@ -9,11 +9,11 @@ from approvals.transitions import decide_gate
 from pipelines import leases, sweeps
 from pipelines.models import AuditEvent, Run
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run, resume_run, retry_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import attempts, kinds, last_event, output, refused, stage, states, status
+from tests.verbs import pause_run, resume_run, retry_stage
 
 StartRun = Callable[..., Run]
 People = dict[str, Person]

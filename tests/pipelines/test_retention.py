@@ -20,9 +20,9 @@ from pipelines.management.commands.retention import Command
 from pipelines.models import Application, AuditEvent, Event, Release, Run, RunIdentity, Stage, WorkerSession, Workspace
 from pipelines.sql import query
 from recovery.models import Operation
-from recovery.transitions import cancel_as_operation, retry_stage
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
+from tests.verbs import cancel_as_operation, retry_stage
 
 StartRun = Callable[..., Run]
 

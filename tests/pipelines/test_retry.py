@@ -12,7 +12,6 @@ from pipelines import leases, sweeps
 from pipelines.models import Attempt, AuditEvent, GateDecision, Run, StageOutput
 from pipelines.transitions import cancel_run
 from recovery.models import Operation
-from recovery.transitions import retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
@@ -28,6 +27,7 @@ from tests.pipelines.engine import (
     states,
     status,
 )
+from tests.verbs import retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
 People = dict[str, Person]

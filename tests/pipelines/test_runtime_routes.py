@@ -11,10 +11,10 @@ import pytest
 from pipelines import keys, leases, sweeps
 from pipelines.models import Application, AuditEvent, Checkpoint, CheckpointEvidence, Effect, Environment, KeyScope, Run
 from pipelines.postures import LARGEST_STATE
-from recovery.transitions import cancel_as_operation
 from tests.cast import Api, Hand, Person, unknown_id, wire
 from tests.clock import Clock
 from tests.tampering import Scene, Tampering, every_tampering, make_scene, past_the_triggers
+from tests.verbs import cancel_as_operation
 
 StartRun = Callable[..., Run]
 AsPerson = Callable[[Person], Api]

@@ -9,11 +9,11 @@ import pytest
 from pipelines import sweeps
 from pipelines.models import AuditEvent, Run
 from pipelines.transitions import cancel_run
-from recovery.transitions import skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import attempts, kinds, last_event, letters, output, refused, stage, states, status
+from tests.verbs import skip_stage
 
 StartRun = Callable[..., Run]
 People = dict[str, Person]

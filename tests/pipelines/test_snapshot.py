@@ -22,10 +22,10 @@ from pipelines.errors import Refusal
 from pipelines.models import Checkpoint, Run, Stage
 from pipelines.postures import Left
 from pipelines.states import lets_go_on
-from recovery.transitions import cancel_as_operation, pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Api, Hand, Person, stages_of, unknown_id
 from tests.clock import Clock
 from tests.tampering import Tampering, every_tampering, forge, make_scene, past_the_triggers, remove
+from tests.verbs import cancel_as_operation, pause_run, resume_run, retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
 AsPerson = Callable[[Person], Api]

@@ -14,7 +14,6 @@ from pipelines.errors import Refusal
 from pipelines.models import Run, Stage
 from pipelines.sql import execute
 from pipelines.transitions import cancel_run
-from recovery.transitions import pause_run, resume_run, retry_stage, skip_stage
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
@@ -30,6 +29,7 @@ from tests.pipelines.engine import (
     states,
     status,
 )
+from tests.verbs import pause_run, resume_run, retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
 NewHand = Callable[..., Hand]

@@ -9,9 +9,9 @@ import pytest
 from django.conf import settings
 
 from pipelines.models import Attempt, LateEvidence, LogLine, Run, Stage, WorkerSession
-from recovery.transitions import pause_run
 from tests.cast import Api, Person, Worker, stages_of, unknown_id
 from tests.clock import Clock
+from tests.verbs import pause_run
 
 Start = Callable[..., Run]
 NewWorker = Callable[..., Worker]

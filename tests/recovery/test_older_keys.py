@@ -11,12 +11,11 @@ import pytest
 
 from pipelines.errors import Refusal
 from pipelines.models import DeadLetter, Run
-from recovery import dead_letters
 from recovery.models import Operation
 from recovery.operations import Done
-from recovery.transitions import cancel_as_operation, pause_run, retry_stage
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
+from tests.verbs import acknowledge, cancel_as_operation, pause_run, redrive, retry_stage
 
 StartRun = Callable[..., Run]
 
@@ -57,11 +56,11 @@ def test_verbs_on_dead_letters_are_known_again(start_run: StartRun, hand: Hand, 
     run = start_run("first")
     hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
     letter, (stage,) = DeadLetter.objects.get(), stages_of(run)
-    seen = dead_letters.acknowledge(letter.id, actor=actor, key="a")
+    seen = acknowledge(letter, actor=actor, key="a")
     as_it_was_kept(seen, run.id, {"dead_letter": str(letter.id)})
-    assert dead_letters.acknowledge(letter.id, actor=actor, key="a").replayed
-    redriven = dead_letters.redrive(letter.id, actor=actor, key="d")
+    assert acknowledge(letter, actor=actor, key="a").replayed
+    redriven = redrive(letter, actor=actor, key="d")
     as_it_was_kept(redriven, stage.id, {"scope": "stage", "input": None, "acknowledge_effects": False})
-    again = dead_letters.redrive(letter.id, actor=actor, key="d")
+    again = redrive(letter, actor=actor, key="d")
     assert (again.operation_id, again.replayed) == (redriven.operation_id, True)
     assert stages_of(run)[0].epoch == 2, "begun anew once"

@@ -12,12 +12,12 @@ from pipelines import sweeps
 from pipelines.errors import Refusal
 from pipelines.models import AuditEvent, Event, Run
 from recovery.models import Operation
-from recovery.transitions import cancel_as_operation, pause_run, resume_run
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
 from tests.concurrency.crew import Crew, crew_of
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import kinds, last_event, status
+from tests.verbs import cancel_as_operation, pause_run, resume_run
 
 StartRun = Callable[..., Run]
 People = dict[str, Person]

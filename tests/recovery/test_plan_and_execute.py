@@ -27,6 +27,7 @@ from tests.clock import Clock
 from tests.concurrency.crew import Crew, crew_of
 from tests.engine_model.invariants import assert_invariants
 from tests.recovery.stories import EXTERNAL, clear, effect_of
+from tests.verbs import retry_stage
 
 StartRun = Callable[..., Run]
 People = dict[str, Person]
@@ -521,6 +522,6 @@ def test_a_verb_that_would_do_otherwise_than_planned_commits_nothing(
     monkeypatch.setattr(transitions, "_walk", wrong)
     before = rows()
     with pytest.raises(IllegalMove):
-        transitions.retry_stage(first.id, actor=people["operator"].actor, reason="r")
+        retry_stage(first.id, actor=people["operator"].actor, reason="r")
     assert rows() == before
     assert Operation.objects.count() == 0

@@ -18,11 +18,11 @@ from pipelines.sweeps import enforce_deadlines
 from pipelines.transitions import cancel_run
 from pipelines.wire import job_body
 from recovery.models import Operation
-from recovery.transitions import skip_stage
 from tests import tampering
 from tests.cast import Api, Hand, Person, Worker, stages_of
 from tests.clock import Clock
 from tests.recovery.stories import EXTERNAL, clear, effect_of, leave_uncertain
+from tests.verbs import skip_stage
 
 StartRun = Callable[..., Run]
 FAILED = {"error_code": "BUSINESS_REJECTED", "error_message": "no such customer"}

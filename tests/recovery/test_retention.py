@@ -15,10 +15,10 @@ from recovery import forks
 from recovery.decisions import decide_operation
 from recovery.models import EffectEvidence, Operation, OperationDecision, Reconciliation
 from recovery.states import OperationKind
-from recovery.transitions import cancel_as_operation
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
 from tests.recovery.stories import EXTERNAL, clear, effect_of, in_review, leave_uncertain
+from tests.verbs import cancel_as_operation
 
 StartRun = Callable[..., Run]
 POSTURE = {

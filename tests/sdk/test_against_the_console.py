@@ -36,10 +36,10 @@ from recourse import (
 from pipelines.models import Attempt, LateEvidence, LogLine
 from pipelines.models.base import RecourseNow
 from pipelines.sweeps import sweep
-from recovery.transitions import pause_run, resume_run
 from tests.cast import Person
 from tests.contract.conftest import url_of_test_database, web_server
 from tests.sdk.conftest import eventually
+from tests.verbs import pause_run, resume_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

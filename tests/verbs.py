@@ -1,0 +1,49 @@
+"""The verbs of people in place, in one call each, as the API and the screens ask for them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from pipelines.access import Actor
+from pipelines.errors import Refusal
+from pipelines.models import DeadLetter, Stage
+from recovery import dead_letters
+from recovery.operations import Done
+from recovery.states import OperationKind
+from recovery.transitions import ask_cancel, ask_pause, ask_resume, ask_retry, ask_skip, perform
+
+
+def retry_stage(stage_id: uuid.UUID, *, actor: Actor, key: str = "", plan_digest: str = "", **asked: Any) -> Done:
+    return perform(ask_retry(_run_of(stage_id), stage_id, **asked), actor=actor, key=key, plan_digest=plan_digest)
+
+
+def skip_stage(stage_id: uuid.UUID, *, actor: Actor, key: str = "", plan_digest: str = "", **asked: Any) -> Done:
+    return perform(ask_skip(_run_of(stage_id), stage_id, **asked), actor=actor, key=key, plan_digest=plan_digest)
+
+
+def pause_run(run_id: uuid.UUID, *, actor: Actor, key: str = "", plan_digest: str = "", **asked: Any) -> Done:
+    return perform(ask_pause(run_id, **asked), actor=actor, key=key, plan_digest=plan_digest)
+
+
+def resume_run(run_id: uuid.UUID, *, actor: Actor, key: str = "", plan_digest: str = "", **asked: Any) -> Done:
+    return perform(ask_resume(run_id, **asked), actor=actor, key=key, plan_digest=plan_digest)
+
+
+def cancel_as_operation(run_id: uuid.UUID, *, actor: Actor, key: str = "", plan_digest: str = "", **asked: Any) -> Done:
+    return perform(ask_cancel(run_id, **asked), actor=actor, key=key, plan_digest=plan_digest)
+
+
+def acknowledge(letter: DeadLetter, *, actor: Actor, key: str = "") -> Done:
+    return perform(dead_letters.ask_mark(OperationKind.ACKNOWLEDGE, letter), actor=actor, key=key)
+
+
+def redrive(letter: DeadLetter, *, actor: Actor, key: str = "") -> Done:
+    return perform(dead_letters.ask_redrive(letter), actor=actor, key=key)
+
+
+def _run_of(stage_id: uuid.UUID) -> uuid.UUID:
+    stage = Stage.objects.filter(id=stage_id).first()
+    if stage is None:
+        raise Refusal("not_found", "there is no such stage")
+    return stage.run_id
