@@ -29,6 +29,7 @@ from tests.pipelines.engine import (
     states,
     status,
 )
+from tests.verbs import retry_stage
 
 StartRun = Callable[..., Run]
 NewHand = Callable[..., Hand]
@@ -306,8 +307,6 @@ def test_a_worker_cannot_borrow_the_engines_words_for_an_end(
     start_run: StartRun, hand: Hand, people: dict[str, Person], code: str
 ) -> None:
     """I8: a handler that fails with `deadline_exceeded` fails like any other, and its stage can be retried."""
-    from recovery.transitions import retry_stage
-
     run = start_run("first")
     job = hand.take()
     hand.report(job, "failed", error_code=code)
