@@ -203,7 +203,8 @@ def test_a_console_that_is_not_there_is_named_and_the_same_is_said_once(server: 
     assert said.status == 5
     assert "http://127.0.0.1:1/v1/executions" in said.err
     assert "Is the console there?" in said.err
-    answers(server, "rerun", *problem(422, "environment_unknown", detail="no such", errors={"environment": ["no such"]}))
+    unknown = problem(422, "environment_unknown", detail="no such", errors={"environment": ["no such"]})
+    answers(server, "rerun", *unknown)
     assert say("rerun", ID, "--environment", "prod").err.count("no such") == 1
 
 
