@@ -111,7 +111,7 @@ def _lose(what: str, member: Member) -> None:
 
 @pytest.mark.parametrize("named", ["no-id", "%00", "{}"])
 def test_trying_what_is_not_there_leaves_a_trace_whatever_it_is_called(named: str, operator: Api) -> None:
-    """Issue item 9: one event for each request, also for an id that is none."""
+    """F145: one event for each request, also for an id that is none."""
     answer = operator.post(f"/v1/executions/{named.format(unknown_id())}/cancel", {"reason": "try"})
     assert answer.status_code == 404
     assert requests() == [("run.cancel", "failed", "not_found")]

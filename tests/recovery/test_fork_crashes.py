@@ -128,7 +128,7 @@ def test_killed_before_the_reservation_nothing_was_asked(failed: Run, people: di
 def test_killed_after_the_reservation_one_target_is_made_all_the_same(
     fail: Callable[[], Run], people: dict[str, Person], point: str
 ) -> None:
-    """I10, I11, O30, issue: a recovery requested at every crash point ends in exactly one target.
+    """I10, I11, O30: a recovery requested at every crash point ends in exactly one target.
 
     Whether the same request comes again, the sweep comes by, or both and twice.
     """

@@ -177,7 +177,7 @@ def test_what_it_was_given_goes_with_it_and_its_key_does_not(failed: Run, operat
 
 
 def test_kept_results_are_marked_as_taken_over(failed: Run, operator: Api) -> None:
-    """Issue: restored outputs of kept stages are marked as such; no attempt pretends to have made them."""
+    """O17: restored outputs of kept stages are marked as such; no attempt pretends to have made them."""
     target = target_of(rerun(operator, failed))
     source = StageOutput.objects.get(stage__run=failed)
     copy = StageOutput.objects.get(stage__run=target)
@@ -456,7 +456,7 @@ def test_a_viewer_may_look_at_the_plan_and_do_no_more(
 
 
 def test_a_world_that_moved_answers_the_new_plan(failed: Run, operator: Api, hand: Hand) -> None:
-    """Issue: execution names the digest and is refused when the world moved; nothing is changed."""
+    """Contract §3: execution names the digest and is refused when the world moved; nothing is changed."""
     plan = rerun(operator, failed, dry_run=True).json()
     operator.post(f"/v1/stages/{stages_of(failed)[1].id}/retry", {"reason": "meanwhile"})
     hand.report(hand.take())
@@ -616,7 +616,7 @@ def test_a_stage_that_the_release_lacks_is_refused_and_never_dropped(
     from_step_id: str | None,
     lacking: list[str],
 ) -> None:
-    """Issue item 7, model §2."""
+    """Model §2 Operation."""
     managed(people["admin"], environment, *stages)
     body = {"from_step_id": from_step_id} if from_step_id else {}
     assert refused(rerun(operator, triage, **body), 409, "definition_changed")["stages"] == lacking
