@@ -118,7 +118,7 @@ def test_trying_what_is_not_there_leaves_a_trace_whatever_it_is_called(named: st
 
 
 def test_a_fault_of_ours_in_a_fork_is_kept_too(failed: Run, operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue item 9: allowed, denied, failed; nothing is half done."""
+    """F145: allowed, denied, failed; nothing is half done."""
 
     def break_down(*_: Any, **__: Any) -> None:
         raise RuntimeError("a fault")
