@@ -34,6 +34,7 @@ from pipelines.transitions import reconciliation_list
 
 EVENTS_SHOWN = 30
 ATTEMPTS_SHOWN = 50
+ATTEMPTS_DRAWN = 2000  # of the whole run
 EARLIER_SHOWN = 10
 LOG_LINES_SHOWN = 500
 EVENTS_PER_PAGE = 1000
@@ -125,6 +126,11 @@ class RunLook:
             return f"{word} at its deadline"
         at_fault = next((line for line in self.lines if line.stage.id == self.run.failure_stage), None)
         return f"{word} at {(at_fault or _telling(self.lines)).stage.name}"
+
+    @property
+    def undrawn(self) -> bool:
+        """Whether there are more attempts than are drawn."""
+        return sum(line.tries for line in self.lines) > ATTEMPTS_DRAWN
 
     @property
     def done(self) -> int:
@@ -292,7 +298,7 @@ def _urgency(blocker: Blocker) -> int:
 
 
 def _light_attempts(stages: Sequence[Stage]) -> list[Attempt]:
-    """All attempts with only what the drawing needs."""
+    """The newest attempts with only what the drawing needs, in order of their number."""
     fields = (
         "stage_id",
         "number",
@@ -304,7 +310,8 @@ def _light_attempts(stages: Sequence[Stage]) -> list[Attempt]:
         "error_code",
         "decision",
     )
-    return list(Attempt.objects.filter(stage__in=stages).only(*fields).order_by("stage_id", "number"))
+    newest = Attempt.objects.filter(stage__in=stages).only(*fields).order_by("-dispatched_at", "-number")
+    return sorted(newest[:ATTEMPTS_DRAWN], key=lambda attempt: attempt.number)
 
 
 def _earlier_outputs(stage: Stage) -> list[StageOutput]:
@@ -339,7 +346,7 @@ def _line(
         stage=stage,
         bars=drawing.bars_of(axis, attempts, gates, due, now),
         ticks=ticks,
-        tries=len(attempts),
+        tries=max(stage.attempt_number, len(attempts)),
         gate=gate,
         letter=letter,
         needs=[names[position] for position in stage.depends_on],

@@ -17,7 +17,8 @@ from recovery.states import Disposition
 
 Json = Mapping[str, Any]
 NAMED = 8  # of many stages
-SHOWN = 20  # of many effects, differences or reasons
+SHOWN = 12  # of many effects, differences or reasons
+ALIKE = 3  # so many reasons that say the same of different effects are counted instead
 LONGEST = 160
 EACH_IN_TURN = "each once what it waits for lets it go on"
 
@@ -61,10 +62,22 @@ def verdict(judged: Json) -> list[Step]:
     """The disposition with its reasons; of a plan, or of anything else that has both."""
     disposition = judged["disposition"]
     said = Step(disposition, "Verdict", f"{disposition.replace('_', ' ')}: {VERDICTS[Disposition(disposition)]}")
-    reasons = [
-        Step(str(one.get("disposition") or disposition), "Because", str(one["text"])) for one in judged["reasons"]
-    ]
-    return [said, *_cut(reasons, "Because")]
+    return [said, *_cut([*_reasons(judged["reasons"], disposition)], "Because")]
+
+
+def _reasons(told: Sequence[Json], disposition: str) -> Iterator[Step]:
+    """One line for each reason; where many effects have the same, one line for all of them."""
+    alike: dict[tuple[str, str], list[Json]] = {}
+    for one in told:
+        alike.setdefault((str(one.get("disposition") or disposition), str(one.get("code"))), []).append(one)
+    for (status, _), group in alike.items():
+        if len(group) <= ALIKE:
+            yield from (Step(status, "Because", str(one["text"])) for one in group)
+            continue
+        stages = list(dict.fromkeys(str(one["stage"]) for one in group))
+        claims = {str(one["text"]).rpartition("; ")[2] for one in group}
+        claim = claims.pop() if len(claims) == 1 else f"{group[0]['text']}, and alike"
+        yield Step(status, "Because", f"{len(group)} times, in {_names(stages)}: {claim}")
 
 
 def _instead(plan: Json) -> Iterator[Step]:

@@ -180,3 +180,19 @@ def test_after_a_contradiction_the_dialog_says_what_still_helps_and_that_does_he
     assert operator.post(skip, {"shown": shown(page), "reason": "paid by hand"}).status_code == 303
     hand.finish()
     assert Run.objects.get(id=run.id).status == "completed"
+
+
+def test_many_effects_with_the_same_reason_are_counted(operator: Visitor, start_run: StartRun, hand: Hand) -> None:
+    """Three hundred effects are one line and not six hundred; what is rare among them still shows."""
+    run = start_run({"name": "pay", **EXTERNAL}, "book")
+    job = hand.take()
+    for number in range(30):
+        effect_of(run, "pay", key=f"k-{number}")
+    effect_of(run, "pay", "contradicted", key="odd")
+    hand.report(job, "failed", error_code="X", retryable=False)
+    told = text_of(operator.get(f"/console/runs/{run.id}/replay/"))
+    assert "Because 30 times, in pay: no clean sealed evidence from outside tells of it" in told
+    assert "Because 30 times, in pay: no reconciliation confirms it" in told
+    assert "Because pay: external http; what is known of it contradicts itself" in told
+    assert told.count("May repeat") == 13
+    assert "May repeat and 19 more" in told

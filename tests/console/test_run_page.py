@@ -11,6 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from pipelines.console import run_page
 from pipelines.models import LogLine, Run, WorkerSession
 from pipelines.sql import database_now
 from pipelines.sweeps import sweep
@@ -378,3 +379,19 @@ def test_a_retry_decision_that_was_not_applied_says_so(
     hand.report(job, "failed", error_code="X")
     told = text_of(operator.get(f"/console/attempts/{job.attempt_id}/"))
     assert "Retry decision Not applied, since nobody knows what the attempt did outside." in told
+
+
+def test_only_the_newest_attempts_are_drawn_and_all_are_counted(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is tried for weeks has a page that ends."""
+    monkeypatch.setattr(run_page, "ATTEMPTS_DRAWN", 2)
+    run = start_run({"name": "load", "options": {"max_retries": 9, "retry_interval": 0.001}})
+    for _ in range(3):
+        hand.report(hand.take(), "failed", error_code="X")
+        sweep()
+    page = operator.get(f"/console/runs/{run.id}/")
+    assert page.content.decode().count("<title>attempt ") == 2
+    assert "attempt 3 failed" in page.content.decode()
+    assert "3 attempts of load" in page.content.decode()
+    assert "Only the newest attempts are drawn." in text_of(page)
