@@ -13,14 +13,14 @@ from pipelines.access import DECIDE, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer
 from pipelines.api.operations import list_parameters
-from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, page_answer
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedVerb, page_answer
 from pipelines.api.operations_serializers import time
 from pipelines.api.shapes import AnyJson, Flag, Identifier, ListOf, Moment, OneOf, Shape, Text
 from pipelines.paging import page_of, read_cut
-from recovery.decisions import decide_operation, find, waiting
+from recovery.decisions import decide_operation, find, preview, waiting
 from recovery.models import Operation
 from recovery.operations import Done
-from recovery.serializers import ReasonView
+from recovery.serializers import ReasonView, or_plan
 from recovery.states import Disposition, OperationKind, OperationState
 
 
@@ -46,13 +46,10 @@ class ApprovalItem(Shape):
     may_decide = Flag(help_text="whether you may: you have the right, and did not ask for it")
 
 
-class DecisionRequest(Shape):
-    """`plan_digest`, where given, is of the plan that was looked at. A reason is required to reject."""
+class DecisionRequest(PlannedVerb):
+    """A reason is required to reject. A dry run answers what letting it go on would do now."""
 
     approved = Flag()
-    reason = Text(blank=True, max_length=LONGEST_REASON, default="")
-    plan_digest = Text(required=False, max_length=64)
-    client_request_id = Text(required=False, help_text="a lowercase UUID; the same decision again changes nothing")
 
 
 class DecisionAnswer(Shape):
@@ -88,9 +85,11 @@ class Decision(OperationsEndpoint):
     def find(self, actor: Actor, **ids: uuid.UUID) -> Operation:
         return find(ids["approval_id"], actor)
 
-    @extend_schema(request=DecisionRequest, responses=DecisionAnswer)
+    @extend_schema(request=DecisionRequest, responses=or_plan(DecisionAnswer))
     def post(self, call: Call) -> HttpResponse:
         _ = call.key  # checked like any other; the same decision again changes nothing, so there is nothing to remember
+        if call.is_dry_run:
+            return answer(preview(call.target).as_json())
         approved: bool = call.body["approved"]
         done = decide_operation(
             call.target.id,

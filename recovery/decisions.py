@@ -16,9 +16,10 @@ from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
 from pipelines.moves import Moves, RunRow
 from pipelines.transitions import lock_run
-from recovery import forks, operations
+from recovery import forks, operations, world
 from recovery.models import Operation, OperationDecision
 from recovery.operations import Done
+from recovery.plans import Plan, make_plan
 from recovery.states import PENDING_OPERATION, Disposition, OperationState
 from recovery.transitions import carry_on
 
@@ -38,6 +39,15 @@ def find(operation_id: uuid.UUID, actor: Actor) -> Operation:
     if found is None:
         raise Refusal("not_found", "there is nothing of that id to decide")
     return found
+
+
+def preview(operation: Operation) -> Plan:
+    """What letting it go on would do now. Nothing is locked or written; refused when it waits no longer."""
+    if operation.state not in PENDING_OPERATION:
+        raise _final(operation)
+    if operation.kind in forks.FORKS:
+        return forks.plan_again(operation)[1]
+    return make_plan(world.read(operation.run_id), operations.asked_of(operation))
 
 
 def decide_operation(
@@ -99,7 +109,11 @@ def _repeats(operation: Operation, actor: Actor, approved: bool, reason: str) ->
     mine = operation.decisions.filter(user_id=cast(int, actor.user_id)).first()
     if mine is not None and (mine.approved, mine.reason) == (approved, reason):
         return True
-    raise Refusal("gate_decision_conflict", f"this request is {operation.state} already; a decision is final")
+    raise _final(operation)
+
+
+def _final(operation: Operation) -> Refusal:
+    return Refusal("gate_decision_conflict", f"this request is {operation.state} already; a decision is final")
 
 
 def _let_go_on(

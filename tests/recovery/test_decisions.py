@@ -244,7 +244,7 @@ def test_a_retry_in_review_is_carried_out_when_let_go_on(failed: Run, operator: 
 def test_a_world_that_moved_asks_anew_with_the_new_plan(
     failed: Run, operator: Api, approver: Api, people: dict[str, Person], as_person: AsPerson
 ) -> None:
-    """Issue item 6: judged again under the lock; what was looked at is what is done, or nothing is."""
+    """F51: judged again under the lock; what was looked at is what is done, or nothing is."""
     effect = effect_of(failed, "second")
     operation = in_review(failed)
     clear(effect, as_person(people["admin"]))
@@ -318,6 +318,36 @@ def test_the_same_decision_again_changes_nothing_and_another_is_refused(
         answer = decide(api, operation, approved=approved, reason=reason)
         assert (answer.status_code, answer.json()["code"]) == (409, "gate_decision_conflict")
     assert len(forks_of(failed)) == OperationDecision.objects.count() == 1
+
+
+def test_a_dry_run_of_a_decision_tells_what_it_would_do_now(
+    failed: Run, approver: Api, people: dict[str, Person], as_person: AsPerson
+) -> None:
+    """Contract §3: every verb can be looked at first, by whoever may view; what was decided has no plan any more."""
+    effect_of(failed, "second")
+    operation = in_review(failed)
+    viewer = as_person(people["viewer"])
+    path = f"/v1/approvals/{operation.id}/decision"
+    plan = viewer.post(path, {"approved": True, "dry_run": True})
+    assert (plan.status_code, plan.json()["plan_digest"]) == (200, operation.plan_digest), plan.content
+    effect_of(failed, "second", key="k-2")
+    moved = viewer.post(path, {"approved": True, "dry_run": True}).json()
+    assert moved["plan_digest"] != operation.plan_digest
+    assert [item["idempotency_key"] for item in moved["may_repeat"]] == ["k-1", "k-2"]
+    operation.refresh_from_db()
+    assert (operation.state, operation.plan_digest) == ("review_required", plan.json()["plan_digest"])
+    assert decide(approver, operation, approved=False, reason="not today").status_code == 200
+    late = viewer.post(path, {"approved": True, "dry_run": True})
+    assert (late.status_code, late.json()["code"]) == (409, "gate_decision_conflict")
+
+
+def test_a_retry_in_review_can_be_looked_at_too(failed: Run, operator: Api, approver: Api) -> None:
+    effect_of(failed, "second")
+    told = operator.post(f"/v1/stages/{stages_of(failed)[1].id}/retry", {"reason": "again"}).json()
+    path = f"/v1/approvals/{told['operation_id']}/decision"
+    plan = approver.post(path, {"approved": True, "dry_run": True}).json()
+    assert (plan["kind"], plan["plan_digest"]) == ("retry", told["plan_digest"])
+    assert [line["stage"] for line in plan["run_again"]] == ["second"]
 
 
 # rights that change
