@@ -105,7 +105,11 @@ def _told_by(world: ForkWorld, entry: Mapping[str, Any]) -> list[EffectFact]:
     Both where it says committed and they do not: what the source's source did, this run's word does not take back.
     """
     identity = (entry["class"], entry.get("step_id") or "", entry.get("idempotency_key") or "")
-    known = [fact for fact in world.source.effects if (fact.effect_class, fact.step_id, fact.key) == identity]
+    known = [
+        fact
+        for fact in world.source.effects
+        if (fact.effect_class, fact.step_id, fact.key) == (identity[0], identity[1] or fact.stage, identity[2])
+    ]
     if any(fact.state in COMMITTED_EFFECT or not entry.get("committed") for fact in known):
         return known
     state = EffectState.COMMITTED if entry.get("committed") else EffectState.DECLARED

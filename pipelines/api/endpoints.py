@@ -64,10 +64,11 @@ class Endpoint(APIView):
             raise Unsupported(405, f"{method} is not offered here")
         check_accept(request.META.get("HTTP_ACCEPT"))
         caller, application_id, environment_id = self.authenticate(request)
-        ids = {name: path_id(text) for name, text in names.items()}
         if method == "GET":
-            return self.get(caller, **ids)  # type: ignore[attr-defined]
+            return self.get(caller, **path_ids(names))  # type: ignore[attr-defined]
+        ids: dict[str, uuid.UUID] = {}
         try:
+            ids = path_ids(names)
             body = self.body.clean(read_body(request, self.most_bytes))
         except Refusal as refusal:
             # a foreign id is 404 whatever the body says; looked up only now, so that good requests do not pay for it
@@ -104,11 +105,12 @@ def not_found() -> Refusal:
     return Refusal("not_found", "there is no such thing, or it is not yours to see")
 
 
-def path_id(text: str) -> uuid.UUID:
-    found = read_id(text)
-    if found is None:
+def path_ids(names: Mapping[str, str]) -> dict[str, uuid.UUID]:
+    """The ids in a path; what is none is 404."""
+    found = {name: read_id(text) for name, text in names.items()}
+    if None in found.values():
         raise not_found()
-    return found
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def check_accept(accept: str | None) -> None:

@@ -20,7 +20,7 @@ from pipelines import audit, queries
 from pipelines.access import CHECKPOINT, VIEW, Actor
 from pipelines.api.authentication import NO_PERSON, actor_of, application_caller, key_caller, person_caller
 from pipelines.api.bodies import Unsupported, read_body
-from pipelines.api.endpoints import Endpoint, answer, check_accept, path_id
+from pipelines.api.endpoints import Endpoint, answer, check_accept, path_ids
 from pipelines.api.shapes import Flag, Shape, Text
 from pipelines.errors import Refusal
 from pipelines.filters import refuse_unknown
@@ -130,7 +130,7 @@ class OperationsEndpoint(Endpoint):
         call = Call(actor, request)
         ids: dict[str, uuid.UUID] = {}
         try:
-            ids |= {name: path_id(text) for name, text in names.items()}
+            ids = path_ids(names)
             return self._respond(call, method, ids)
         except Refusal as refusal:
             if method != "GET" and not call.is_dry_run:

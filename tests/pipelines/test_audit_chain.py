@@ -264,6 +264,14 @@ def unseal(workspace: Workspace) -> None:
     run("INSERT INTO pipelines_auditpending (event, workspace) VALUES (%s, %s)", event.id, workspace.id)
 
 
+def edit_and_have_the_database_call_it_written(workspace: Workspace) -> None:
+    run("UPDATE pipelines_auditevent SET reason = 'never said' WHERE id = %s", event_at(workspace, 5).id)
+    run(
+        "CREATE OR REPLACE FUNCTION recourse_audit_text(e pipelines_auditevent) RETURNS text LANGUAGE sql STABLE"
+        " AS 'SELECT e.canonical'"
+    )
+
+
 TAMPERINGS = [
     (edit, 5),
     (edit_with_its_text, 5),
@@ -271,6 +279,7 @@ TAMPERINGS = [
     (edit_and_rehash, 6),
     (edit_rehash_and_move_the_heads, 4),
     (edit_rehash_and_forge_one_head, 1),
+    (edit_and_have_the_database_call_it_written, 5),
     (delete, 5),
     (delete_with_its_seal, 5),
     (delete_and_close_the_gap, 5),
@@ -380,6 +389,20 @@ def test_what_still_waits_is_not_changed_unseen(chain: Workspace, tell: Tell, wh
         assert found is not None
         assert found.event == event
         seal()
+
+
+def test_what_is_put_among_those_that_wait_holds_up_no_chain(
+    chain: Workspace, other_workspace: Workspace, tell: Tell
+) -> None:
+    """What is sealed already, or another's, is never sealed again; the rest is, and the other chain has a fault."""
+    sealed = event_at(chain, 4).id
+    run("INSERT INTO pipelines_auditpending (event, workspace) VALUES (%s, %s)", sealed, other_workspace.id)
+    tell(2)
+    assert seal() == 2
+    assert (verify(chain.id).fault, seal()) == (None, 0)
+    found = verify(other_workspace.id).fault
+    assert found is not None
+    assert found.event == sealed
 
 
 def test_an_event_that_says_it_was_long_ago_is_found(chain: Workspace) -> None:

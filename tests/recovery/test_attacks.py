@@ -110,9 +110,13 @@ def _lose(what: str, member: Member) -> None:
 
 
 @pytest.mark.parametrize("named", ["no-id", "%00", "{}"])
-def test_trying_what_is_not_there_leaves_a_trace_whatever_it_is_called(named: str, operator: Api) -> None:
+@pytest.mark.parametrize("root", ["/v1/executions", "/pipelines"])
+def test_trying_what_is_not_there_leaves_a_trace_whatever_it_is_called(
+    root: str, named: str, operator: Api, api: Api
+) -> None:
     """F145: one event for each request, also for an id that is none."""
-    answer = operator.post(f"/v1/executions/{named.format(unknown_id())}/cancel", {"reason": "try"})
+    who = api if root == "/pipelines" else operator
+    answer = who.post(f"{root}/{named.format(unknown_id())}/cancel", {"reason": "try"})
     assert answer.status_code == 404
     assert requests() == [("run.cancel", "failed", "not_found")]
 

@@ -124,6 +124,7 @@ def test_a_posture_counts_also_for_what_is_kept() -> None:
         ([], Disposition.RECOVERY_ALLOWED),
         ([known], Disposition.OPERATOR_REVIEW_REQUIRED),
         ([{**known, "committed": False}], Disposition.RECOVERY_ALLOWED),
+        ([{**known, "committed": False, "step_id": None}], Disposition.RECOVERY_ALLOWED),  # the stage itself
         ([{**known, "idempotency_key": "k-2"}], Disposition.OPERATOR_REVIEW_REQUIRED),
         ([{"class": "external_http", "committed": False}], Disposition.OPERATOR_REVIEW_REQUIRED),
         ([{"class": "internal_state", "committed": True}], Disposition.RECOVERY_ALLOWED),
