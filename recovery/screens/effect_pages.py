@@ -171,7 +171,7 @@ def reconcile_stage(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse
         act = replace(act, is_possible=False, first=still_open)
         if request.method != "POST":
             request.visit.actor.require(RESOLVE)
-            detail = f"{stage.name} has effects of which nobody knows: reconcile them first"
+            detail = f"what {stage.name} did outside is not known in full: reconcile its open effects first"
             return ask(request, act, "", Refusal("needs_reconciliation", detail))
 
     def carry_out(reason: str) -> str:

@@ -29,7 +29,13 @@ from recovery.states import Disposition
 SALT = "plan that was shown"
 UNSAID = "-"  # a reason is asked for on the form, not before it
 # what a request may hold that changes no line of its plan, with what stands for it while it is only looked at
-CONTENTS: dict[str, Any] = {"input": None, "output": None, "has_output": False, "acknowledge_effects": False}
+CONTENTS: dict[str, Any] = {
+    "input": None,
+    "output": None,
+    "has_output": False,
+    "acknowledge_effects": False,
+    "until": None,
+}
 
 
 Ask = Callable[[str, bool], Asked]  # (reason, whether it is only looked at): the form read; it may refuse answers
@@ -148,6 +154,7 @@ def _show(
     except Refusal as why_not:
         return ask(request, replace(act, is_possible=False), reason, refusal or why_not)
     steps = (*act.steps, *plan_lines.lines(plan.as_json()))
+    button = _button(act, plan)
     key = before.key if before.digest == plan.digest else str(uuid.uuid4())
     shown = Shown(plan.digest, asked.choices, steps, key)
     return ask(
@@ -159,8 +166,8 @@ def _show(
             moved=bool(before.digest) and before.digest != plan.digest,
             shown=_write(shown),
             digest=plan.digest,
-            answers={**act.answers, "at_stake": at_stake(plan), "plan": plan},
-            button=_button(act, plan),
+            answers={**act.answers, "at_stake": at_stake(plan) if button else [], "plan": plan},
+            button=button,
         ),
         reason,
         refusal,

@@ -132,7 +132,9 @@ def test_a_pause_may_end_by_itself(operator: Visitor, start_run: StartRun) -> No
         answer = operator.post(address, {"until": nonsense, "reason": "audit day"})
         assert answer.status_code == 400
         assert "Give a time to come" in text_of(answer)
-    operator.post(address, {"until": "2099-01-01T12:00", "reason": "audit day"})
+    page = operator.get(address)
+    answer = operator.post(address, {"shown": shown(page), "until": "2099-01-01T12:00", "reason": "audit day"})
+    assert answer.status_code == 303, "the end is typed on the form that does it: it is not asked for a second time"
     run.refresh_from_db()
     assert run.paused_until is not None
     assert f"{run.paused_until:%Y-%m-%d %H:%M}" == "2099-01-01 12:00"
@@ -174,6 +176,7 @@ def test_after_a_contradiction_the_dialog_says_what_still_helps_and_that_does_he
     assert "pay: external http; what is known of it contradicts itself" in told
     assert "Instead skip pay, if the run may go on without it" in told
     assert "Retry pay</button>" not in told
+    assert "acted outside: before that is done again" not in told, "no checklist for what will not be done"
     skip = f"/console/stages/{pay.id}/skip/"
     page = operator.get(skip)
     assert "Instead" not in text_of(page)
