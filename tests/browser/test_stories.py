@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any, cast
 
 import pytest
+import rfc8785
 
+from pipelines.creation import Place
 from pipelines.models import AttemptProgress, Effect, Run
 from tests.browser.conftest import Window
 from tests.cast import Hand, Person, stages_of
-from tests.recovery.stories import effect_of, in_review
+from tests.clock import Clock
+from tests.recovery.stories import EXTERNAL, effect_of, in_review, leave_uncertain
 from tests.verbs import skip_stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -320,6 +325,81 @@ def test_evidence_review_and_decision_work_without_javascript(
     page.get_by_role("button", name="Let it go on").click()
     page.get_by_text("goes on as this run").wait_for()
     assert Run.objects.filter(recovered_from=review.run).count() == 1
+
+
+def test_a_worker_dies_between_effect_and_result_and_the_run_goes_on_by_what_people_found(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand, clock: Clock
+) -> None:
+    """R13, O44, F62: the run says what is unknown, leads to the effect, and goes on once both are settled."""
+    run = start_run("collect", {"name": "pay", **EXTERNAL}, "book", name="payroll")
+    hand.report(hand.take(), output={"people": 3})
+    leave_uncertain(run, hand, clock, {"key": "charge-7"})
+    operator, approver = window(people["operator"]), window(people["approver"])
+    for one in (operator, approver):
+        one.go(f"/console/runs/{run.id}/")
+    operator.page.locator(".head .badge", has_text="Blocked at pay").wait_for()
+    operator.page.get_by_text("external http pay with key charge-7 is unknown").wait_for()
+    assert operator.page.get_by_role("link", name="Reconcile…").count() == 0, "an operator may not say what happened"
+    page = approver.page
+    dialog = page.locator("dialog[open]")
+    page.get_by_role("link", name="Reconcile…").click()
+    dialog.get_by_role("link", name="External http, unknown since").click()
+    page.get_by_role("link", name="Add evidence…").click()
+    summary = {"charge": "ch_1", "outcome": "committed"}
+    dialog.get_by_label("Who says so").fill("the bank")
+    dialog.get_by_label("Summary as JSON").fill(json.dumps(summary))
+    dialog.get_by_label("Its digest").fill(sha256(rfc8785.dumps(summary)).hexdigest())
+    dialog.get_by_label("Clean").check()
+    dialog.get_by_role("button", name="Add it").click()
+    page.get_by_text("The sealed summary of the bank is kept.").wait_for()
+    page.get_by_role("link", name="Reconcile…").click()
+    dialog.get_by_role("radio", name="It happened").check()
+    dialog.get_by_label("Reason").fill("ch_1 is in the list")
+    dialog.get_by_role("button", name="Say so").click()
+    page.get_by_text("Now pay itself can be reconciled").wait_for()
+    page.get_by_role("link", name="Reconcile the stage…").click()
+    dialog.get_by_role("radio", name="It happened").check()
+    dialog.get_by_label("Output, where it happened").fill('{"charge": "ch_1"}')
+    dialog.get_by_label("Reason").fill("ch_1 is in the list")
+    dialog.get_by_role("button", name="Reconcile pay").click()
+    page.get_by_text("pay is completed.").wait_for()
+    hand.report(hand.take(), output="booked")
+    operator.page.locator(".head .badge", has_text="Completed").wait_for()
+    assert [stage.attempt_number for stage in stages_of(run)] == [1, 1, 1], "nothing was done twice"
+
+
+def test_what_an_operator_asks_for_in_production_is_agreed_to_by_another_and_leads_to_the_new_run(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], place: Place, environments: dict[str, Any]
+) -> None:
+    """Model §5, O59: asked for, kept, looked at, agreed to, made; and the graph tells it."""
+    production = environments["production"]
+    there = Place(place.workspace_id, place.application_id, production.id, production.slug)
+    run = start_run("load", "publish", name="payroll", in_place=there)
+    worker = Hand(there, "prod-1", ["Handler"])
+    worker.report(worker.take(), output=1)
+    worker.report(worker.take(), "failed", error_code="X", retryable=False)
+    one, another = window(people["operator"]), window(people["approver"])
+    one.go(f"/console/runs/{run.id}/")
+    one.page.get_by_role("link", name="Rerun…").click()
+    dialog = one.page.locator("dialog[open]")
+    dialog.get_by_text("1 of admin, approver, release manager, other than who asks").wait_for()
+    dialog.get_by_label("Reason").fill("the table is back")
+    dialog.get_by_role("button", name="Ask for approval").last.click()
+    one.page.get_by_text("waits until somebody else approves it").wait_for()
+    assert one.page.get_by_role("link", name="Let it go on…").count() == 0, "never by who asked"
+    assert Run.objects.count() == 1
+    page = another.page
+    another.go("/console/approvals/")
+    page.get_by_text("the table is back").wait_for()
+    page.get_by_role("link", name="Let it go on…").click()
+    page.locator("dialog[open]").get_by_role("button", name="Let it go on").last.click()
+    page.get_by_text("The rerun of payroll goes on as this run.").wait_for()
+    (made,) = Run.objects.filter(recovered_from=run)
+    assert page.url.endswith(f"/console/runs/{made.id}/")
+    assert [stage.state for stage in stages_of(made)] == ["completed", "ready"]
+    another.go(f"/console/runs/{made.id}/evidence/")
+    assert page.get_by_text("approved by approver-acme").is_visible()
+    assert page.get_by_text("this run").first.is_visible()
 
 
 @pytest.mark.parametrize("width", [320, 1280])
