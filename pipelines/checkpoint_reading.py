@@ -43,11 +43,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """The checkpoint that a rerun may use. `done` by stage name; `posture` is the newest that was declared by then."""
+    """The checkpoint that a rerun may use. `done` by stage name; `posture`: the effects that were declared by then."""
 
     checkpoint: Checkpoint
     done: Mapping[str, Done]
-    posture: Mapping[str, Any] | None
+    posture: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,20 +321,24 @@ def _outputs(done: Sequence[Done]) -> dict[str, uuid.UUID]:
     )
 
 
-def _posture(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
-    """What was declared last by then: the engine's own checkpoints declare nothing, and take nothing back."""
-    declared = (
-        Checkpoint.objects.filter(run_id=checkpoint.run_id, sequence__lte=checkpoint.sequence, moment__in=HANDLER_STATE)
-        .select_related("run")
-        .order_by("-sequence")
+def _posture(checkpoint: Checkpoint) -> tuple[Mapping[str, Any], ...]:
+    """What each stage declared last by then, the newest first: no stage speaks for another, and the engine's own
+    checkpoints declare nothing and take nothing back."""
+    declared = Checkpoint.objects.filter(
+        run_id=checkpoint.run_id, sequence__lte=checkpoint.sequence, moment__in=HANDLER_STATE
     )
-    for batch in _batches(declared):
+    silent = set(declared.values_list("stage", flat=True).distinct())
+    entries: list[Mapping[str, Any]] = []
+    for batch in _batches(declared.select_related("run").order_by("-sequence")):
         for one, verdict in zip(batch, verify_all(batch), strict=True):
             _require(one, verdict)
             posture = payload_of(one).get("recovery_posture")
-            if posture is not None:
-                return posture
-    return None
+            if posture is not None and one.stage in silent:
+                silent.discard(one.stage)
+                entries += posture["side_effects"]
+        if not silent:
+            break
+    return tuple(entries)
 
 
 def _batches(rows: QuerySet[Checkpoint]) -> Iterator[list[Checkpoint]]:

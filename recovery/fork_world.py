@@ -139,7 +139,7 @@ def _from_checkpoint(asked: Asked, source: World, was: Shape, will_be: Shape) ->
         start=start,
         checkpoint_id=covering.checkpoint.id,
         done={name: one for name, one in kept.items() if name in will_be.names},
-        posture=(covering.posture or {}).get("side_effects", ()),
+        posture=covering.posture,
         left=checkpoint_reading.handler_state(source.run_id, start) if handed_over else None,
     )
 

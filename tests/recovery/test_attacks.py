@@ -171,6 +171,20 @@ def test_a_fork_cannot_take_back_what_its_source_did(
     assert not Run.objects.filter(recovered_from=fork).exists()
 
 
+@pytest.mark.parametrize("start", ["first", "second"])
+def test_no_stage_speaks_for_another(start: str, start_run: StartRun, worker: Worker, operator: Api) -> None:
+    """O27: what one stage declared, a later one's posture does not hide."""
+    run = start_run("first", "second")
+    job = worker.take()
+    leave(worker, job, {"class": "external_http", "committed": False})
+    worker.report(job, output=1)
+    job = worker.take()
+    leave(worker, job)
+    worker.report(job, "failed", errorCode="BUSINESS_REJECTED")
+    asked = operator.post(f"/v1/executions/{run.id}/rerun", {"from_step_id": start})
+    assert (asked.status_code, asked.json()["code"]) == (409, "operator_review_required")
+
+
 def test_an_intent_in_a_posture_is_an_intent(start_run: StartRun, worker: Worker, clock: Clock) -> None:
     """R4, model §2 Stage: who says in a checkpoint what it is about to do, and dies, is not run again blindly."""
     run = start_run({"name": "only", **EXTERNAL})
