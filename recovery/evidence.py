@@ -62,9 +62,10 @@ class Summary:
 
 
 def add_evidence(
-    run_id: uuid.UUID, effect_id: uuid.UUID, summary: Summary, *, actor: Actor, reason: str = ""
+    run_id: uuid.UUID, effect_id: uuid.UUID, summary: Summary, *, actor: Actor, reason: str = "", key: str = ""
 ) -> tuple[EffectEvidence, bool]:
-    """Adds a summary to an effect; the second value says whether it is new. The same from the same person is one.
+    """Adds a summary to an effect; the second value says whether it is new. The same from the same person is one, for
+    as long as it is trusted; another under the same `key` is refused with `recovery_idempotency_conflict`.
 
     The effect's own state stays. Of any run, a cancelled one too.
     """
@@ -72,15 +73,15 @@ def add_evidence(
         lock_run(run_id, actor)  # a verdict that is under way sees all of it or nothing
         actor.require(RESOLVE)
         effect = effect_of(run_id, effect_id)
-        evidence, is_new = keep(effect, summary, actor)
+        evidence, is_new = keep(effect, summary, actor, key)
         entry.data |= {"evidence": str(evidence.id), "sealed": evidence.is_sealed, "clean": evidence.is_clean}
         if not is_new:
             entry.outcome = NO_OP
     return evidence, is_new
 
 
-def keep(effect: Effect, summary: Summary, actor: Actor) -> tuple[EffectEvidence, bool]:
-    """Stores and signs a summary, under the lock of the effect's run."""
+def keep(effect: Effect, summary: Summary, actor: Actor, key: str = "") -> tuple[EffectEvidence, bool]:
+    """Stores and signs a summary, under the lock of the effect's run. The id of one with a key comes from the key."""
     text = summary.text()
     told = {
         "effect": effect,
@@ -90,11 +91,18 @@ def keep(effect: Effect, summary: Summary, actor: Actor) -> tuple[EffectEvidence
         "digest": sha256(text.encode()).hexdigest(),
         "user_id": actor.user_id,
     }
-    known = EffectEvidence.objects.filter(**told).first()
-    if known is not None:
-        return known, False
-    evidence = EffectEvidence(id=new_id(), summary=text, **told)
+    by_key = uuid.uuid5(effect.id, f"{actor.user_id} {key}") if key else None
+    taken = by_key is not None and EffectEvidence.objects.filter(id=by_key).exists()
+    same = list(EffectEvidence.objects.filter(**told))
+    if taken and by_key not in {one.id for one in same}:
+        raise Refusal("recovery_idempotency_conflict", "this key was already used for another summary")
+    for known, is_trusted in zip(same, are_trusted(actor.workspace_id, same), strict=True):
+        if is_trusted:
+            return known, False
+    evidence = EffectEvidence(id=new_id() if taken else by_key or new_id(), summary=text, **told)
     envelope = signing.sign(actor.workspace_id, _message(evidence))
+    if same and not envelope.signature:
+        return same[0], False  # the keyring is away: another copy would be worth no more
     evidence.algorithm, evidence.key_id = envelope.algorithm, envelope.key_id
     evidence.signature = envelope.signature
     evidence.save(force_insert=True)

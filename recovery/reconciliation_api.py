@@ -155,9 +155,10 @@ class Evidence(EffectEndpoint):
 
     @extend_schema(request=EvidenceRequest, responses={201: EvidenceAnswer, 200: EvidenceAnswer})
     def post(self, call: Call) -> HttpResponse:
-        _ = call.key  # checked like any other; the same summary again adds nothing, so there is nothing to remember
         effect, summary = call.target, summary_of(call.body)
-        kept, is_new = evidence.add_evidence(effect.run_id, effect.id, summary, actor=call.actor, reason=call.reason)
+        kept, is_new = evidence.add_evidence(
+            effect.run_id, effect.id, summary, actor=call.actor, reason=call.reason, key=call.key
+        )
         late = evidence.late_results(effect.stage_id, effect.attempt)
         (is_trusted,) = evidence.are_trusted(call.actor.workspace_id, [kept])
         body = {

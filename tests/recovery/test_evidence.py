@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
+from pipelines import signing_keys
 from pipelines.models import AuditEvent, Effect, Run
 from pipelines.sql import execute
 from pipelines.transitions import cancel_run
@@ -92,6 +93,34 @@ def test_the_same_summary_again_is_one(effect: Effect, approver: Api) -> None:
     assert first.json()["id"] == again.json()["id"]
     assert again.json()["replayed"] is True
     assert EffectEvidence.objects.count() == 1
+
+
+def test_the_same_summary_is_stored_anew_once_the_key_that_signed_it_is_revoked(
+    effect: Effect, approver: Api, people: dict[str, Person]
+) -> None:
+    """O36, I7: what the revoked key signed counts no more, and the same person may say it again."""
+    first = approver.post(path_of(effect), sealed(SUMMARY)).json()
+    signing_keys.revoke(first["key_id"], actor=people["admin"].actor)
+    again = approver.post(path_of(effect), sealed(SUMMARY))
+    assert (again.status_code, again.json()["replayed"], again.json()["integrity"]) == (201, False, "valid")
+    assert again.json()["id"] != first["id"]
+    third = approver.post(path_of(effect), sealed(SUMMARY))
+    assert (third.status_code, third.json()["id"]) == (200, again.json()["id"])
+    told = {one["id"]: one["integrity"] for one in approver.get(path_of(effect)).json()["results"]}
+    assert told == {first["id"]: "invalid", again.json()["id"]: "valid"}
+
+
+def test_one_key_is_for_one_summary(effect: Effect, approver: Api, people: dict[str, Person]) -> None:
+    """Contract §3: the same again is the same; another summary, or another's, under the key adds nothing."""
+    key = {"Idempotency_Key": "psp-7"}
+    first = approver.post(path_of(effect), sealed(SUMMARY), **key)
+    again = approver.post(path_of(effect), sealed(SUMMARY), **key)
+    assert (first.status_code, again.status_code) == (201, 200)
+    other = approver.post(path_of(effect), sealed({**SUMMARY, "more": 1}), **key)
+    assert (other.status_code, other.json()["code"]) == (409, "recovery_idempotency_conflict")
+    assert EffectEvidence.objects.count() == 1
+    signing_keys.revoke(first.json()["key_id"], actor=people["admin"].actor)
+    assert approver.post(path_of(effect), sealed(SUMMARY), **key).status_code == 201
 
 
 def test_evidence_is_only_ever_added(effect: Effect, approver: Api) -> None:
