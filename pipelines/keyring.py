@@ -4,7 +4,8 @@ A document is `{active: key_id, keys: {key_id: {public, state, created_at, priva
 seal}`. Keys are raw Ed25519 keys in base64; times are ISO 8601. `state` is active (signs), retiring (verifies only) or
 revoked. Only the active key has its private half, encrypted with RECOURSE_ENCRYPTION_KEY in either store. The seal
 is made with the same key over the document, its workspace and its version: whoever may write to the store alone can
-neither slip in a key nor bring an older document back.
+neither slip in a key nor pass an older document off as a newer version. Where the store lets a whole older version be
+put back, as a table does, every process that has met the newer one refuses it.
 
 Signing may use a key that was read `SIGNING_CACHE_SECONDS` ago; a fault of the store is remembered as long, so that
 the engine, which signs in the run's transaction, does not wait for a dead store each time. Verifying reads the
@@ -165,8 +166,15 @@ def signing_key(workspace_id: uuid.UUID) -> SigningKey:
 def read(workspace_id: uuid.UUID) -> Keyring:
     """The keyring as it is now, never from a cache. Raises `Unavailable`."""
     version, document = _store().read(workspace_id)
+    place = settings.RECOURSE_KEYRING, workspace_id
+    if version < _newest.get(place, 0):
+        version, document = _store().read(workspace_id)  # somebody may have written since it was read
+    if version < _newest.get(place, 0):
+        raise Unavailable(_BROUGHT_BACK)
     if version:
         _check(workspace_id, version, document)
+    if version > _newest.get(place, 0):
+        transaction.on_commit(lambda: _newest.update({place: max(version, _newest.get(place, 0))}))
     return Keyring(workspace_id, version, document)
 
 
@@ -216,6 +224,14 @@ def forget_all() -> None:
         held.until = 0.0
     _held.clear()
     _faults.clear()
+
+
+# The newest version that this process has met, by store and workspace: a row that was put back whole carries its seal.
+_newest: dict[tuple[str, uuid.UUID], int] = {}
+_BROUGHT_BACK = (
+    "an older version of the keyring was brought back, with keys in it that may be revoked since; put back the document"
+    " that the console wrote last, or restart the console when the whole database was restored on purpose"
+)
 
 
 # the signing key, held for seconds

@@ -397,6 +397,19 @@ def test_a_revocation_cannot_be_taken_back_in_the_table(workspace: Workspace, pe
     assert verdict(workspace, before) == Verdict.INVALID
 
 
+@pytest.mark.django_db(transaction=True)
+def test_an_older_row_that_is_put_back_whole_is_not_believed(workspace: Workspace, people: dict[str, Person]) -> None:
+    """O36: with its seal and its version; a process that has met the newer one goes on refusing the revoked key."""
+    envelope = signing.sign(workspace.id, b"text")
+    before = LocalKeyring.objects.get(workspace=workspace)
+    signing_keys.revoke(envelope.key_id, actor=people["admin"].actor)
+    assert signing.verify(workspace.id, envelope, b"text") == Verdict.REVOKED_KEY
+    before.save()
+    assert signing.verify(workspace.id, envelope, b"text") == Verdict.INVALID
+    with pytest.raises(keyring.Unavailable, match="brought back"):
+        keyring.read(workspace.id)
+
+
 def test_another_workspaces_keyring_does_not_serve(workspace: Workspace, other_workspace: Workspace) -> None:
     """O34, I16."""
     signed(workspace)
