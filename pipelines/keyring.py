@@ -174,7 +174,7 @@ def read(workspace_id: uuid.UUID) -> Keyring:
     if version:
         _check(workspace_id, version, document)
     if version > _newest.get(place, 0):
-        transaction.on_commit(lambda: _newest.update({place: max(version, _newest.get(place, 0))}))
+        _remember(place, version)
     return Keyring(workspace_id, version, document)
 
 
@@ -189,6 +189,7 @@ def write(keyring: Keyring, document: Document, *, user_id: int | None = None) -
     workspace_id, version = keyring.workspace_id, keyring.version + 1
     sealed = _sealed(workspace_id, version, document)
     _store().write(workspace_id, sealed, version=keyring.version, user_id=user_id)
+    _newest.pop((settings.RECOURSE_KEYRING, workspace_id), None)  # it is the newest, also where one was begun anew
     _forget(workspace_id)
     return Keyring(workspace_id, version, sealed)
 
@@ -228,6 +229,12 @@ def forget_all() -> None:
 
 # The newest version that this process has met, by store and workspace: a row that was put back whole carries its seal.
 _newest: dict[tuple[str, uuid.UUID], int] = {}
+
+
+def _remember(place: tuple[str, uuid.UUID], version: int) -> None:
+    transaction.on_commit(lambda: _newest.update({place: max(version, _newest.get(place, 0))}))
+
+
 _BROUGHT_BACK = (
     "an older version of the keyring was brought back, with keys in it that may be revoked since; put back the document"
     " that the console wrote last, or restart the console when the whole database was restored on purpose"

@@ -408,6 +408,10 @@ def test_an_older_row_that_is_put_back_whole_is_not_believed(workspace: Workspac
     assert signing.verify(workspace.id, envelope, b"text") == Verdict.INVALID
     with pytest.raises(keyring.Unavailable, match="brought back"):
         keyring.read(workspace.id)
+    signing_keys.rotate(actor=people["admin"].actor, begin_anew=True)
+    anew = signing.sign(workspace.id, b"text")
+    assert signing.verify(workspace.id, anew, b"text") == Verdict.VALID
+    assert signing.verify(workspace.id, envelope, b"text") == Verdict.INVALID
 
 
 def test_another_workspaces_keyring_does_not_serve(workspace: Workspace, other_workspace: Workspace) -> None:
