@@ -225,7 +225,7 @@ def _dependency(stage: Stage) -> str:
     if stage.state == StageState.FAILED and stage.failure_disposition == "gate_denied":
         return f"waits for {stage.name}, whose gate was rejected; that is final in this run"
     if stage.state == StageState.FAILED:
-        return f"waits for {stage.name}, which failed: retry it or skip it"
+        return f"waits for {stage.name}, which failed: {_helps(stage)}"
     if stage.state == StageState.NEEDS_RECONCILIATION:
         return f"waits for {stage.name}, whose effects outside are unknown: reconcile it"
     return f"waits for {stage.name}, which is {stage.get_state_display().lower()}"
@@ -235,7 +235,13 @@ def _failed(stage: Stage) -> Blocker:
     if stage.failure_disposition == "gate_denied":
         return _of(stage, NOBODY, "its gate was rejected; that is final in this run")
     code = f" with {stage.last_error_code}" if stage.last_error_code else ""
-    return _of(stage, PERSON, f"failed{code}: retry it or skip it")
+    return _of(stage, PERSON, f"failed{code}: {_helps(stage)}")
+
+
+def _helps(stage: Stage) -> str:
+    if stage.failure_disposition == "contradicted":
+        return "what is known of its work outside contradicts itself; skip it, as a retry may be denied for good"
+    return "retry it or skip it"
 
 
 def _retry(stage: Stage) -> str:

@@ -250,3 +250,13 @@ def test_who_may_not_resolve_settles_nothing(
     assert settle(as_person(outsider), effect, "absent").status_code == 404
     assert reconcile(as_person(outsider), run, "absent").status_code == 404
     assert not Reconciliation.objects.exists()
+
+
+def test_what_was_contradicted_is_not_said_to_be_retried(run: Run, hand: Hand, clock: Clock, approver: Api) -> None:
+    """The blocker sends nobody to a retry that evidence forbids for good (O46)."""
+    (effect,) = leave_uncertain(run, hand, clock)
+    settle(approver, effect, "contradicted")
+    assert reconcile(approver, run, "contradicted").status_code == 200
+    told = approver.get(f"/v1/executions/{run.id}/blockers").json()["results"]
+    assert [one["stage"] for one in told] == ["charge", "notify"]
+    assert all("skip it, as a retry may be denied for good" in one["cause"] for one in told)
