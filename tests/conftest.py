@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 
+import hypothesis
 import pytest
 
-FIXTURES = ["tests.clock", "tests.services", "tests.cast"]
+pytest_plugins = ["tests.clock", "tests.services", "tests.cast"]
 
-# The files of others appear as they are written; a missing one must not keep the rest from running.
-pytest_plugins = [name for name in FIXTURES if importlib.util.find_spec(name)]
+# how long an example takes says something of who else is at work on the machine, and nothing of the property
+hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")
