@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import rfc8785
+from django.db import IntegrityError, transaction
 
 from pipelines.models import AuditEvent, Run
+from pipelines.sql import execute
 from tests.contract.house import CHARGE, OUTSIDE, House, printed
 
 ROLES = ("viewer", "operator", "approver", "release_manager", "admin")
@@ -303,6 +305,23 @@ def test_each_verdict_lets_go_on_waits_or_denies(
     assert answer.json()["reasons"][0]["disposition"] == disposition
     named = [item["operation_id"] for item in waiting]
     assert named == ([answer.json()["operation_id"]] if disposition == "operator_review_required" else [])
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "says"),
+    [
+        ("recovery_operation", "disposition", "operation_disposition_known"),
+        ("recovery_operation", "state", "operation_state_known"),
+        ("recovery_operation", "kind", "operation_kind_known"),
+        ("pipelines_effect", "effect_class", "effect_class_known"),
+        ("pipelines_effect", "state", "an effect only moves forward"),  # its trigger is asked first
+    ],
+)
+def test_the_database_knows_no_other_word(table: str, column: str, says: str, house: House) -> None:
+    """O5 (disposition set), O42, model §2: the sets are closed, whoever writes."""
+    house.rerun(house.charged())
+    with pytest.raises(IntegrityError, match=says), transaction.atomic():
+        execute(f"UPDATE {table} SET {column} = 'perhaps'")
 
 
 def _evidence(house: House, run_id: str, *, sealed: bool, outcome: str = "committed") -> None:
