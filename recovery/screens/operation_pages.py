@@ -25,7 +25,7 @@ from recovery.models import Operation, OperationDecision
 from recovery.operations import JUDGED
 from recovery.queries import operations
 from recovery.screens import offers, plan_lines
-from recovery.states import OperationKind, OperationState
+from recovery.states import PENDING_OPERATION, OperationKind, OperationState
 
 acting = require_http_methods(["GET", "HEAD", "POST"])
 STEPS_IN_LIST = 3
@@ -66,7 +66,7 @@ def operation_page(request: ScreenRequest, operation_id: uuid.UUID) -> HttpRespo
         "verdict": [*_verdict(operation), *(plan_lines.agreements(operation.plan) if operation.plan else ())],
         "decisions": list(made),
         "target": target,
-        "offers": offers.for_operation(operation, actor),
+        "offers": offers.for_operation(operation, actor) if operation.state in PENDING_OPERATION else [],
     }
     return show(request, "recovery/operation.html", context)
 

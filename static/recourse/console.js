@@ -39,7 +39,7 @@
   setInterval(() => { if (!document.hidden) refreshTimes(); }, 5000);
 
   // Rows: j and k move, Enter opens the row's first link.
-  const rows = () => all("[data-rows] > tr:not(.detail)");
+  const rows = () => all("[data-rows] > :is(tr:not(.detail), li)");
   const move = (step) => {
     const list = rows();
     if (!list.length) return;
@@ -50,7 +50,7 @@
     next.scrollIntoView({ block: "nearest" });
     find("a[href]", next)?.focus({ preventScroll: true });
   };
-  const open = () => find("a[href]", find("[data-rows] > tr.current") ?? document.createElement("p"))?.click();
+  const open = () => find("a[href]", find("[data-rows] > .current") ?? document.createElement("p"))?.click();
 
   // Live parts: paused by `.`, silent in hidden tabs.
   let live = true;
@@ -72,12 +72,12 @@
   let current = "";
   let unfolded = [];
   document.addEventListener("htmx:beforeSwap", () => {
-    current = find("[data-rows] > tr.current a[href]")?.id ?? "";
+    current = find("[data-rows] > .current a[href]")?.id ?? "";
     unfolded = all("details[open] > summary[id]").map((summary) => summary.id);
   });
   document.addEventListener("htmx:afterSwap", (event) => {
     for (const id of unfolded) document.getElementById(id)?.parentElement.setAttribute("open", "");
-    if (current) document.getElementById(current)?.closest("tr").classList.add("current");
+    if (current) document.getElementById(current)?.closest("tr, li").classList.add("current");
     if (event.target === dialog && !dialog.open) dialog.showModal();
     refreshTimes();
     for (const mark of all(".live")) mark.classList.toggle("off", !live);

@@ -389,8 +389,12 @@ def test_what_an_operator_asks_for_in_production_is_agreed_to_by_another_and_lea
     assert one.page.get_by_role("link", name="Let it go on…").count() == 0, "never by who asked"
     assert Run.objects.count() == 1
     page = another.page
-    another.go("/console/approvals/")
+    page.keyboard.press("g")
+    page.keyboard.press("a")
     page.get_by_text("the table is back").wait_for()
+    page.locator("body").press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/operations/**")
     page.get_by_role("link", name="Let it go on…").click()
     page.locator("dialog[open]").get_by_role("button", name="Let it go on").last.click()
     page.get_by_text("The rerun of payroll goes on as this run.").wait_for()

@@ -210,7 +210,9 @@ def test_an_operation_is_denied_only_with_a_reason_and_for_good(
     assert (reviewed.state, Run.objects.filter(recovered_from=reviewed.run).exists()) == ("denied", False)
     again = browse(people["admin"]).post(f"/console/operations/{reviewed.id}/approve/", {"reason": "yes it was not"})
     assert again.status_code in (403, 409)
-    assert "it is denied" in text_of(browse(people["admin"]).get(f"/console/operations/{reviewed.id}/")).lower()
+    told = text_of(browse(people["admin"]).get(f"/console/operations/{reviewed.id}/"))
+    assert "Rejected approver-acme: it was paid" in told
+    assert "Let it go on…" not in told, "there is nothing to decide any more"
 
 
 def test_whoever_asked_sees_why_they_may_not_decide(
