@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
+from django.contrib.auth import get_user_model
+from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -89,6 +91,22 @@ class MemberAdmin(DefinitionAdmin):
         actor = acting(request, obj.workspace_id) or raise_denied(obj)
         with audited(actor, "member.remove", user=obj.user.get_username(), role=obj.role):
             super().delete_model(request, obj)
+
+
+class AccountAdmin(UserAdmin):  # type: ignore[type-arg] # generic for the type checker only
+    """Django's own, for superusers. Whoever sets the password of another can act as them: the audit of each workspace
+    of that other says who changed the account, and what of it. One that is a member somewhere is not deleted."""
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        user: Any = request.user
+        for workspace_id in Member.objects.filter(user=obj).values_list("workspace_id", flat=True):
+            actor = Actor(user.get_username(), workspace_id, "admin", user_id=user.pk)
+            record(actor, "user.save", "allowed", data={"user": obj.get_username(), "change": message})
+        return super().log_change(request, obj, message)
+
+
+admin.site.unregister(get_user_model())
+admin.site.register(get_user_model(), AccountAdmin)
 
 
 @admin.register(Environment)

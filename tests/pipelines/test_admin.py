@@ -223,6 +223,18 @@ def test_a_token_is_shown_once_and_is_ones_own(boss: Client, people: dict[str, P
     assert not PersonalToken.objects.filter(user=people["approver"].user, digest=keys.digest(secret)).exists()
 
 
+def test_who_takes_over_an_account_leaves_a_trace_where_it_belongs(boss: Client, people: dict[str, Person]) -> None:
+    """F145, four eyes: with the password of the second person one could agree to one's own request."""
+    account = people["approver"].user
+    password = {"usable_password": "true", "password1": "correct-horse", "password2": "correct-horse"}
+    assert boss.post(f"/admin/auth/user/{account.pk}/password/", password).status_code == 302
+    event = AuditEvent.objects.get()
+    assert (event.action, event.actor, event.channel) == ("user.save", "admin-acme", "admin")
+    assert event.data["user"] == "approver-acme"
+    assert "password" in str(event.data["change"])
+    assert boss.post(f"/admin/auth/user/{account.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
 def test_an_admin_is_given_nobody_elses_token(people: dict[str, Person]) -> None:
     with pytest.raises(Refusal, match="for oneself"):
         credentials.issue_token(actor=people["admin"].actor, user=people["approver"].user)
