@@ -130,8 +130,8 @@ VARIABLES = (
     Variable(
         "RECOURSE_RETENTION_DAYS",
         "0",
-        "Runs that ended more than so many days ago are removed, with the identity under which they were created. "
-        "0: never.",
+        "Runs that ended more than so many days ago are removed, with the identity under which they were created; "
+        "not while something of them is to be reconciled or decided, or a fork of them is kept. 0: never.",
         0,
         36_500,
     ),

@@ -19,8 +19,8 @@ class Command(ConsoleCommand):
         "Removes runs that ended more than so many days ago, with their stages, attempts, outputs, logs and the "
         "identity under which they were created: the same idempotency key then makes a new run. Do not let this "
         "console be the only record of what your business has done. Kept are unfinished runs, runs with something to "
-        "reconcile, runs that a kept fork came from, and every audit event. Without a number of days, here or in "
-        "RECOURSE_RETENTION_DAYS, nothing is removed."
+        "reconcile or a request to decide, runs that a kept fork came from, and every audit event. Without a number "
+        "of days, here or in RECOURSE_RETENTION_DAYS, nothing is removed."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
