@@ -106,4 +106,5 @@ def _lie_in_wait() -> None:
         results.report_and_claim = _then_die(results.report_and_claim, is_report=is_report, limit=0)
 
 
-_lie_in_wait()
+if LEDGER in os.environ:  # in the processes that are to die, and not in the test that imports this
+    _lie_in_wait()
