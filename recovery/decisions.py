@@ -134,8 +134,7 @@ def _let_go_on(
 def _let_fork_go_on(operation: Operation, actor: Actor) -> Done | Refusal:
     _, plan = forks.plan_again(operation)
     if plan.digest != operation.plan_digest:
-        operations.planned(operation, plan)
-        operations.record_verdict(actor, operation)
+        operations.judged_anew(operation, plan, actor)
         answer = operations.plan_changed(plan)
         if plan.verdict.disposition == Disposition.RECOVERY_DENIED:
             answer = operations.hold_back(operation)

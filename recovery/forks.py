@@ -234,8 +234,7 @@ def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
         return failed(operation, refused)
     let_go = plan.verdict.lets_go_on or agreed
     if plan.verdict.disposition == Disposition.RECOVERY_DENIED or not let_go:
-        operations.planned(operation, plan)
-        operations.record_verdict(actor, operation)
+        operations.judged_anew(operation, plan, actor)
         refusal = operations.hold_back(operation)
         operation.target = None
         operations.update(operation)

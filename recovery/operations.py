@@ -79,6 +79,12 @@ def planned(operation: Operation, plan: Plan | None) -> None:
     operation.reasons = verdict.reasons_json()
 
 
+def judged_anew(operation: Operation, plan: Plan, actor: Actor) -> None:
+    """Gives a kept operation the plan of the world as it is now, and records the verdict of that (O27)."""
+    planned(operation, plan)
+    record_verdict(actor, operation)
+
+
 def move(operation: Operation, action: str) -> None:
     """Moves an operation as the table says; saving it is the caller's."""
     state = OperationState(operation.state)

@@ -142,14 +142,12 @@ def carry_on(moves: Moves, run: RunRow, operation: Operation, *, actor: Actor) -
     operations.requester_of(operation).require(VERBS[asked.kind].capability)
     plan = make_plan(world.read(run.id), asked)
     if plan.verdict.disposition == Disposition.RECOVERY_DENIED:
-        operations.planned(operation, plan)
-        operations.record_verdict(actor, operation)
+        operations.judged_anew(operation, plan, actor)
         refusal = operations.hold_back(operation)
         operations.update(operation)
         return refusal
     if plan.digest != operation.plan_digest:
-        operations.planned(operation, plan)
-        operations.record_verdict(actor, operation)
+        operations.judged_anew(operation, plan, actor)
         operations.update(operation)
         return operations.plan_changed(plan)
     operation.resolved_by_id = actor.user_id
