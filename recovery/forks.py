@@ -99,7 +99,8 @@ def dispatch(operation: Operation, *, actor: Actor, replayed: bool = False) -> D
     """Makes the run of a reserved operation, planned and judged again; once, whoever tries.
 
     What no longer holds ends the operation, and its key is free again: `recovery_denied`, `plan_changed`, a right that
-    the requester has lost, a release that was revoked. A verdict that is worse by now puts it into review.
+    the requester has lost, a release that was revoked. A verdict that is worse by now puts it into review. Whoever
+    reserved the target is told of a new run, also when another request with the same key was quicker to make it.
     """
     action, told = action_of(operation.kind), {"operation": str(operation.id), **operation.request}
     if operation.decisions.exists():
@@ -113,7 +114,7 @@ def dispatch(operation: Operation, *, actor: Actor, replayed: bool = False) -> D
                 answer.is_recorded = True
     if isinstance(answer, Refusal):
         raise answer
-    return replace(answer, replayed=replayed or answer.replayed)
+    return replace(answer, replayed=replayed)
 
 
 def allow(operation: Operation, plan: Plan) -> None:
