@@ -240,11 +240,11 @@ def insert_run(draft: Draft, *, actor: str, reason: str = "") -> None:
         WITH run AS (
             INSERT INTO pipelines_run (id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
                 status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
-                created_at, updated_at, deadline_at, failure_code, failure_message, policy_digest, recovered_from_id,
-                recovery)
+                requesters, created_at, updated_at, deadline_at, failure_code, failure_message, policy_digest,
+                recovered_from_id, recovery)
             VALUES (%(run)s, %(workspace)s, %(application)s, %(environment)s, %(pipeline)s, %(release)s, %(name)s,
                 'queued', false, '', %(input)s, %(keywords)s::jsonb, %(trace_id)s, %(traceparent)s, %(tracestate)s,
-                %(user)s, recourse_now(), recourse_now(),
+                %(user)s, array_remove(ARRAY[%(user)s::int], NULL), recourse_now(), recourse_now(),
                 recourse_now() + make_interval(secs => %(deadline)s::float), '', '',
                 recourse_policy_digest(%(workspace)s), %(recovered_from)s, %(recovery)s::jsonb)
         ), stage AS (

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import checkpoints, effects, wake
+from pipelines import checkpoints, effects, notices, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.sql import database_now, execute, query, recordset
@@ -39,6 +39,7 @@ from pipelines.states import (
     CheckpointMoment,
     EffectState,
     GateState,
+    NoticeKind,
     RunStatus,
     StageFact,
     StageState,
@@ -224,6 +225,7 @@ class Moves:
         self._gate_ends: list[dict[str, Any]] = []
         self._dead_letters: list[dict[str, Any]] = []
         self._closed_letters: list[dict[str, Any]] = []
+        self._notices: list[dict[str, Any]] = []
 
     @classmethod
     def lock(
@@ -407,14 +409,19 @@ class Moves:
     def open_gate(
         self, stage: StageRow, moment: str, *, attempt: AttemptRow | None = None, output: uuid.UUID | None = None
     ) -> None:
-        """Opens the gate for which the stage now waits."""
-        seconds = (stage.approval or {}).get("expires_in")
+        """Opens the gate for which the stage now waits; a role, or more than one of them, asks for people."""
+        asked = stage.approval or {}
+        seconds, role, count = asked.get("expires_in"), asked.get("approver_role") or "", asked.get("count") or 1
         gate = new_id()
         self._gates.append(
             {
                 "id": gate,
                 "stage_id": stage.id,
                 "run_id": stage.run_id,
+                "workspace_id": self.runs[stage.run_id].workspace_id,
+                "approver_role": role,
+                "count": count,
+                "require_person": bool(asked.get("require_person") or role or count > 1),
                 "moment": moment,
                 "epoch": stage.epoch,
                 "attempt": attempt.id if attempt else None,
@@ -424,6 +431,7 @@ class Moves:
             }
         )
         self.event("gate.open", stage.run_id, stage.id, None, "", GateState.OPEN, data={"gate": str(gate)})
+        self.notice(NoticeKind.GATE_OPENED, stage.run_id, stage.id, gate, {"moment": moment, "count": count})
 
     def close_gate(self, gate_id: uuid.UUID, stage: StageRow, action: str, *, reason: str = "") -> None:
         """Ends an open gate: approve, reject, expire or cancel."""
@@ -459,6 +467,8 @@ class Moves:
             }
         )
         self.event("dead_letter.open", stage.run_id, stage.id, None, "", "open", reason=reason)
+        told = {"reason": reason, "error_code": stage.last_error_code}
+        self.notice(NoticeKind.DEAD_LETTER, stage.run_id, stage.id, letter, told)
 
     def close_dead_letters(self, stage: StageRow, state: str, reason: str = "") -> None:
         """Closes what is open for the stage: it was done again, skipped, or ended with its run."""
@@ -480,7 +490,27 @@ class Moves:
             event_row(run_id, kind, from_state, to_state, stage_id, attempt_id, self.actor, reason, data)
         )
 
+    def notice(
+        self,
+        kind: NoticeKind,
+        run_id: uuid.UUID,
+        stage_id: uuid.UUID | None = None,
+        subject: uuid.UUID | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Something that people may want to be told of; it is taken up after this has committed."""
+        workspace_id = self.runs[run_id].workspace_id
+        self._notices.append(notices.row(workspace_id, kind, run_id, stage_id, subject, data))
+
     # runs
+
+    def asked_by(self, run: RunRow, user_id: int) -> None:
+        """Keeps who retried the run: they decide none of its gates."""
+        execute(
+            "UPDATE pipelines_run SET requesters = array_append(requesters, %s)"
+            " WHERE id = %s AND NOT requesters @> ARRAY[%s]",
+            [user_id, run.id, user_id],
+        )
 
     def pause(self, run: RunRow, reason: str, until: datetime | None = None) -> None:
         run.paused, run.pause_reason, run.paused_until = True, reason[:LONGEST_CAUSE], until
@@ -536,6 +566,7 @@ class Moves:
         self._save_dead_letters()
         self._save_runs()
         insert_events(self._events)
+        notices.insert(self._notices)
         # what handlers left goes first, so that the newest checkpoint is the one that tells of the turn
         due = [*self._left, *((self.runs[run_id], mark) for run_id, mark in self._marks.items())]
         self.written = {one.checkpoint_id: one for one in checkpoints.write(due)}
@@ -591,6 +622,8 @@ class Moves:
         if status == RunStatus.PAUSED:
             self._marks.setdefault(run.id, Mark(CheckpointMoment.PAUSE))
         self.event(f"run.{status}", run.id, None, None, origin, status, reason=reason)
+        if status == RunStatus.BLOCKED:
+            self.notice(NoticeKind.RUN_BLOCKED, run.id)
 
     def _explain_failure(self, run: RunRow) -> None:
         """The first stage at fault speaks for a failed run; a run that did not fail names none."""
@@ -721,10 +754,12 @@ class Moves:
             )
         if self._gates:
             execute(
-                "INSERT INTO pipelines_gate (id, stage_id, run_id, moment, epoch, attempt, request_digest, output,"
-                " state, opened_at, expires_at) SELECT id, stage_id, run_id, moment, epoch, attempt, request_digest,"
-                " output, 'open', %s, expires_at FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid,"
-                " run_id uuid, moment text, epoch int, attempt uuid, request_digest text, output uuid,"
+                "INSERT INTO pipelines_gate (id, stage_id, run_id, workspace_id, moment, epoch, attempt,"
+                " request_digest, output, approver_role, count, require_person, state, opened_at, expires_at)"
+                " SELECT id, stage_id, run_id, workspace_id, moment, epoch, attempt, request_digest, output,"
+                " approver_role, count, require_person, 'open', %s, expires_at FROM json_to_recordset(%s::json) AS"
+                " r(id uuid, stage_id uuid, run_id uuid, workspace_id uuid, moment text, epoch int, attempt uuid,"
+                " request_digest text, output uuid, approver_role text, count int, require_person boolean,"
                 " expires_at timestamptz)",
                 [self.now, recordset(self._gates)],
             )

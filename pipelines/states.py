@@ -52,6 +52,19 @@ class AttemptState(TextChoices):
     FENCED = "fenced"  # its run or stage was ended from outside
 
 
+class NoticeKind(TextChoices):
+    """What somebody may be told of: what needs a person, and what one decided."""
+
+    GATE_OPENED = "gate_opened"
+    APPROVAL_ASKED = "approval_asked"
+    REVIEW_ASKED = "review_asked"
+    DECIDED = "decided"  # a gate or a request, by somebody
+    EXPIRING = "expiring"  # a gate or a request, soon
+    EXPIRED = "expired"
+    DEAD_LETTER = "dead_letter"
+    RUN_BLOCKED = "run_blocked"
+
+
 class GateState(TextChoices):
     OPEN = "open"
     APPROVED = "approved"

@@ -27,6 +27,7 @@ from pipelines.models.definitions import (
 from pipelines.models.effects import Effect
 from pipelines.models.gates import Gate, GateDecision, GateMoment
 from pipelines.models.history import AuditEvent, AuditHead, AuditOutcome, AuditPending, AuditSeal, Event
+from pipelines.models.notices import Notice
 from pipelines.models.runs import (
     ContextItem,
     EffectMode,
@@ -66,6 +67,7 @@ __all__ = [
     "LocalKeyring",
     "LogLine",
     "Member",
+    "Notice",
     "PersonalToken",
     "Pipeline",
     "Policy",

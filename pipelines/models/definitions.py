@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pgtrigger
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
@@ -48,7 +49,7 @@ class Workspace(models.Model):
 
 
 class Member(models.Model):
-    """One person's one role in one workspace."""
+    """One person's one role in one workspace. `since` is when they got this role: the database sees to it."""
 
     workspace = models.ForeignKey(Workspace, models.CASCADE, related_name="members")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships")
@@ -59,6 +60,15 @@ class Member(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["workspace", "user"], name="member_one_role_per_workspace"),
             closed_set("role", Role, "member_role_known"),
+        ]
+        triggers = [
+            pgtrigger.Trigger(
+                name="member_role_since",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition("NEW.role <> OLD.role OR NEW.user_id <> OLD.user_id"),
+                func="NEW.since := recourse_now(); RETURN NEW;",
+            )
         ]
 
     def __str__(self) -> str:

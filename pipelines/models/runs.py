@@ -52,6 +52,12 @@ class Run(models.Model):
     traceparent = models.CharField(max_length=255, blank=True)
     tracestate = models.CharField(max_length=512, blank=True)
     started_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    requesters = ArrayField(
+        models.IntegerField(),
+        default=list,
+        db_default=[],
+        help_text="the people who started, forked or retried it: they decide none of its gates",
+    )
     recovered_from = models.ForeignKey("self", models.PROTECT, null=True, related_name="forks", db_index=False)
     recovery = models.JSONField(
         null=True, help_text="of a fork: {type, original_execution_id, operation_id, checkpoint_id, frozen_input}"
@@ -182,7 +188,7 @@ class Stage(models.Model):
     effect_protocol = models.CharField(
         max_length=20, choices=EffectProtocol.choices, default=EffectProtocol.NONE, db_default=EffectProtocol.NONE
     )
-    approval = models.JSONField(null=True, help_text="{when, expires_in}")
+    approval = models.JSONField(null=True, help_text="{when, approver_role, count, expires_in, require_person}")
     options = models.JSONField(default=dict)
     state = models.CharField(max_length=20, choices=StageState.choices, default=StageState.PENDING)
     available_at = models.DateTimeField(null=True, help_text="ready since, or when a scheduled retry is due")

@@ -1,0 +1,80 @@
+"""What carries out an operation once others have agreed: a registry from operation kind to its carrier.
+
+Approvals know who must agree and who did; what is then done belongs to the app that registers it, when it is ready
+(`recovery/apps.py`). Nothing else carries out what waits for agreement.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from approvals.models import ApprovalRequest
+from approvals.rules import Requirement
+from pipelines.access import Actor
+from pipelines.errors import Refusal
+from pipelines.moves import Moves, RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What an operation would do in the world as it is now; `requirement` is at least what was asked for before."""
+
+    plan: Mapping[str, Any]
+    digest: str
+    requirement: Requirement
+    in_review: bool = False
+    denied: Refusal | None = None  # its verdict forbids it by now: whoever asks gets this
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Where an operation stands. `then` is what is left to do once this transaction has committed."""
+
+    status: str
+    disposition: str
+    target: uuid.UUID | None = None
+    then: Callable[[], Carried] | None = None
+
+
+class Carrier(Protocol):
+    """What approvals ask of the app that an operation is of. All but `preview` and `told` under the locks of run and
+    request, in the transaction of the decision."""
+
+    def preview(self, request: ApprovalRequest) -> Planned:
+        """The plan now, for a look; nothing is locked. Raises what the state no longer takes."""
+
+    def plan_again(self, request: ApprovalRequest) -> Planned:
+        """The plan now, from the locked rows. Raises what the state no longer takes."""
+
+    def carry_out(self, request: ApprovalRequest, moves: Moves, run: RunRow, *, actor: Actor) -> Carried | Refusal:
+        """Does what was agreed to. A returned refusal is kept with what was written; a raised one undoes it."""
+
+    def asked_anew(self, request: ApprovalRequest, planned: Planned, *, actor: Actor) -> None:
+        """The operation gets the plan and the verdict of the world as it is now; `request` is the new round."""
+
+    def close(self, request: ApprovalRequest, action: str, *, actor: Actor | None) -> None:
+        """The operation follows its request: `reject`, `withdraw` or `expire`. Without an actor time did it."""
+
+    def told(self, request: ApprovalRequest) -> Carried:
+        """Where the operation stands now."""
+
+
+_carriers: dict[str, Carrier] = {}
+
+
+def register(kinds: Iterable[str], carrier: Carrier) -> None:
+    """Says what carries out operations of these kinds; approval rules may name them from then on."""
+    for kind in kinds:
+        _carriers[kind] = carrier
+
+
+def carrier(kind: str) -> Carrier:
+    return _carriers[kind]
+
+
+def kinds() -> list[str]:
+    """The kinds that others may have to agree to, in the order in which they were registered."""
+    return list(_carriers)
