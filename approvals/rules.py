@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 DECIDING_ROLES = ("approver", "release_manager", "admin")
 PROTECTED = "protected"  # among a rule's environments: those that are
 DEFAULT_EXPIRY = 7 * 24 * 3600  # seconds
+UNITS = {"day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,68 @@ def roles_from(role: str) -> tuple[str, ...]:
 
 
 def matches(rule: Rule, subject: Subject) -> bool:
-    raise NotImplementedError
+    """Whether the rule is about it. Slugs are compared as they are written; a size that nobody counted is any size."""
+    places = {subject.environment, PROTECTED} if subject.is_protected else {subject.environment}
+    size = subject.size.get(rule.counted)
+    return (
+        subject.kind in rule.kinds
+        and (not rule.environments or not rule.environments.isdisjoint(places))
+        and (not rule.pipelines or subject.pipeline in rule.pipelines)
+        and (not rule.counted or size is None or size >= rule.at_least)
+    )
 
 
 def required(rules: Iterable[Rule], subject: Subject) -> Requirement | None:
-    """What the matching rules ask for together; None when none matches."""
-    raise NotImplementedError
+    """What the matching rules ask for together; None when none matches. Each of them is told in `why`, by name."""
+    found = [rule for rule in rules if matches(rule, subject)]
+    if not found:
+        return None
+    return Requirement(
+        role=max((rule.role for rule in found), key=DECIDING_ROLES.index),
+        count=max(rule.count for rule in found),
+        expires_in=min(rule.expires_in or DEFAULT_EXPIRY for rule in found),
+        why=tuple(sorted(f"{rule.name}: {sentence(rule)}" for rule in found)),
+    )
 
 
 def strictest(one: Requirement | None, other: Requirement | None) -> Requirement | None:
     """What satisfies both. When one of them does already it is returned unchanged, `why` included."""
-    raise NotImplementedError
+    if one is None or other is None:
+        return one or other
+    role = max(one.role, other.role, key=DECIDING_ROLES.index)
+    count = max(one.count, other.count)
+    ends = [seconds for seconds in (one.expires_in, other.expires_in) if seconds is not None]
+    both = (role, count, min(ends, default=None))
+    for known in (one, other):
+        if (known.role, known.count, known.expires_in) == both:
+            return known
+    return Requirement(*both, why=tuple(dict.fromkeys(one.why + other.why)))
+
+
+def sentence(rule: Rule) -> str:
+    """The rule in words: "replay, rerun of 5 or more stages in production: 2 release managers within 8 hours"."""
+    about = ", ".join(sorted(rule.kinds))
+    if rule.counted:
+        about += f" of {rule.at_least} or more {rule.counted}"
+    if rule.environments:
+        places = sorted(rule.environments - {PROTECTED})
+        places += ["protected environments"] if PROTECTED in rule.environments else []
+        about += f" in {' or '.join(places)}"
+    if rule.pipelines:
+        about += f" of the pipeline {' or '.join(sorted(rule.pipelines))}"
+    return f"{about}: {people(rule.role, rule.count)} within {in_words(rule.expires_in or DEFAULT_EXPIRY)}"
+
+
+def people(role: str, count: int) -> str:
+    """So many of a role, in words."""
+    return f"{count} {role.replace('_', ' ')}{'' if count == 1 else 's'}"
+
+
+def in_words(seconds: int) -> str:
+    """A length of time in words, exactly: "1 day 12 hours"."""
+    told = []
+    for name, length in UNITS.items():
+        found, seconds = divmod(seconds, length)
+        if found:
+            told.append(f"{found} {name}{'' if found == 1 else 's'}")
+    return " ".join(told) or "0 seconds"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipelines.access import CAPABILITIES, DECIDE
+from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY
 from pipelines.states import COMMITTED_EFFECT, EffectState, StageState
 from recovery.dispositions import EffectFact, Reason, judge, undeclared
 from recovery.fork_world import ForkWorld
@@ -160,4 +160,4 @@ def _acts_outside(world: ForkWorld, name: str) -> bool:
 
 def _agreements(world: ForkWorld) -> tuple[Agreement, ...]:
     why = f"{world.source.environment} is protected: somebody else must agree to what an operator asks for there"
-    return (Agreement(tuple(sorted(CAPABILITIES[DECIDE])), 1, why),)
+    return (Agreement(DECIDING_ROLES[0], 1, DEFAULT_EXPIRY, why),)

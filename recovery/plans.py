@@ -20,6 +20,7 @@ from typing import Any
 
 import rfc8785
 
+from approvals.rules import roles_from
 from pipelines.errors import Refusal
 from pipelines.states import (
     CLAIMABLE_STAGE,
@@ -132,14 +133,24 @@ class MayRepeat:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Who must agree: `count` people of one of these roles, never the one who asks."""
+    """Who must agree: `count` people of this role or a higher one, never the one who asks.
 
-    roles: tuple[str, ...]
+    `expires_in` is in seconds from when it is asked; None: it may wait for ever. `why` says what asks for it.
+    """
+
+    role: str
     count: int
+    expires_in: int | None
     why: str
 
     def as_json(self) -> dict[str, Any]:
-        return {"roles": list(self.roles), "count": self.count, "why": self.why}
+        return {
+            "role": self.role,
+            "roles": sorted(roles_from(self.role)),
+            "count": self.count,
+            "expires_in": self.expires_in,
+            "why": self.why,
+        }
 
 
 @dataclass(frozen=True, slots=True)

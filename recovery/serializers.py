@@ -99,10 +99,12 @@ class MayRepeatView(Shape):
 
 
 class AgreementView(Shape):
-    """Who must agree: so many people of one of these roles, never the one who asks."""
+    """Who must agree: so many people of this role or a higher one (`roles`), never the one who asks."""
 
+    role = Text()
     roles = ListOf(child=Text())
     count = Whole(min_value=1, max_value=HUGE)
+    expires_in = Whole(min_value=1, max_value=HUGE, allow_null=True, help_text="seconds; null: it may wait for ever")
     why = Text()
 
 

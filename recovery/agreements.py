@@ -1,0 +1,99 @@
+"""Whose agreement an operation needs: what the workspace's rules ask for, and what is asked for without any.
+
+A rule binds every role. Where none matches, a protected environment asks one approver of operators only, for forks
+(model §5). What was asked for once is never lessened by what the rules say later (ADR 0069).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from approvals import gates, rules
+from approvals.models import ApprovalRule
+from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY, Requirement, Rule, Subject
+from pipelines.access import FORK_PROTECTED, Actor
+from recovery.plans import Agreement, Plan
+from recovery.states import OperationKind
+
+# What a rule may name. Stopping for a while and looking never wait for somebody: pause, resume, acknowledge, reconcile.
+RULED = (
+    OperationKind.RERUN,
+    OperationKind.REPLAY,
+    OperationKind.RETRY,
+    OperationKind.REDRIVE,
+    OperationKind.SKIP,
+    OperationKind.CANCEL,
+    OperationKind.DISCARD,
+)
+ASKED_WHERE_PROTECTED = frozenset({OperationKind.RERUN, OperationKind.REPLAY})
+
+
+def needed(
+    plan: Plan,
+    *,
+    workspace_id: uuid.UUID,
+    kind: str,
+    environment: str,
+    is_protected: bool,
+    pipeline: str,
+    actor: Actor,
+    frozen: Requirement | None = None,
+) -> Requirement | None:
+    """Who must agree to this plan; None when nobody must.
+
+    `environment` and `pipeline` are slugs, of where the operation acts; an inline run has no pipeline (blank), so only
+    rules for all pipelines are about it. `frozen` is what was asked for before: it comes back unchanged unless more is
+    asked for now. `actor` is who asks; for a viewer's preview the answer is what an operator would need. One query, for
+    kinds that a rule may name; none for others.
+    """
+    found = None
+    if kind in gates.kinds():
+        subject = Subject(kind, environment, is_protected, pipeline, size_of(plan))
+        found = rules.required(_enabled(workspace_id, kind), subject)
+    if found is None and is_protected and kind in ASKED_WHERE_PROTECTED and not actor.may(FORK_PROTECTED):
+        why = f"{environment} is protected: somebody else must agree to what an operator asks for there"
+        found = Requirement(DECIDING_ROLES[0], 1, DEFAULT_EXPIRY, (why,))
+    return rules.strictest(frozen, found)
+
+
+def size_of(plan: Plan) -> dict[str, int]:
+    """How much a plan touches. Stages: all it names but those that it keeps as they are."""
+    return {"runs": 1, "stages": len(plan.run_again) + len(plan.then), "ticks": 0}
+
+
+def with_agreement(plan: Plan, requirement: Requirement | None) -> Plan:
+    """The plan that also says who must agree to it, which its digest then covers."""
+    if requirement is None:
+        return replace(plan, agreements=())
+    why = "; ".join(requirement.why)
+    return replace(plan, agreements=(Agreement(requirement.role, requirement.count, requirement.expires_in, why),))
+
+
+def frozen_in(plan: Mapping[str, Any]) -> Requirement | None:
+    """What a kept plan asks for; None when it asks nobody."""
+    return next(
+        (Requirement(one["role"], one["count"], one["expires_in"], (one["why"],)) for one in plan["approvals"]), None
+    )
+
+
+def _enabled(workspace_id: uuid.UUID, kind: str) -> list[Rule]:
+    found = ApprovalRule.objects.filter(workspace_id=workspace_id, enabled=True, kinds__contains=[kind])
+    return [as_rule(row) for row in found]
+
+
+def as_rule(row: ApprovalRule) -> Rule:
+    """The row as what `approvals/rules.py` matches."""
+    return Rule(
+        name=row.name,
+        kinds=frozenset(row.kinds),
+        environments=frozenset(row.environments),
+        pipelines=frozenset(row.pipelines),
+        counted=row.counted,
+        at_least=row.at_least,
+        role=row.role,
+        count=row.count,
+        expires_in=row.expires_in,
+    )
