@@ -8,12 +8,14 @@ and a sentence in `Environment.problems` says so, so that `manage.py check` and 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from config import embedded, secret_files
 
@@ -53,7 +55,8 @@ VARIABLES = (
     Variable(
         "RECOURSE_ENCRYPTION_KEY",
         "",
-        "Encrypts the keyring and sensitive context values (a Fernet key). Empty: made once and kept in "
+        "Encrypts the keyring, sensitive context values and the addresses and secrets of notification channels (a "
+        "Fernet key). Empty: made once and kept in "
         "`RECOURSE_DATA/RECOURSE_ENCRYPTION_KEY`.",
     ),
     Variable(
@@ -141,6 +144,25 @@ VARIABLES = (
         "Modules with Python handlers for the Celery executor, separated by commas; `module@workspace/application` "
         "limits a module to one application. `up` adds those of the samples.",
     ),
+    Variable(
+        "RECOURSE_PUBLIC_URL",
+        "",
+        "The console's address as people reach it, for example `https://console.example.org`: the base of links in "
+        "messages. Empty: `up` takes its own in development; elsewhere links are paths.",
+    ),
+    Variable(
+        "RECOURSE_NOTIFY_ALLOW",
+        "",
+        "Host names, addresses and networks that webhooks may reach although they are private, or by http, separated "
+        "by commas: `hooks.corp.example,10.1.0.0/16`.",
+    ),
+    Variable(
+        "RECOURSE_EMAIL_URL",
+        "",
+        "The mail server: `smtp://user:password@host:587?tls=1`, `smtps://…` for TLS from the start. Empty: no e-mail "
+        "is sent.",
+    ),
+    Variable("RECOURSE_EMAIL_FROM", "", "The sender of e-mail. Needed with `RECOURSE_EMAIL_URL`."),
     Variable("RECOURSE_WEB_PROCESSES", "2", "Web server processes.", 1, 64),
     Variable("RECOURSE_WEB_THREADS", "16", "Threads of one web process.", 2, 1000),
     Variable("RECOURSE_DATABASE_POOL", "16", "Database connections that one web process may hold at once.", 2, 1000),
@@ -223,6 +245,9 @@ class Environment:
     visibility_seconds: int
     waiting_pulls: int
     retention_days: int
+    public_url: str
+    notify_allow: list[str]
+    email: dict[str, Any]
     web_processes: int
     web_threads: int
     handlers: list[str]
@@ -273,6 +298,9 @@ class Environment:
             visibility_seconds=read.number("RECOURSE_VISIBILITY_SECONDS"),
             waiting_pulls=read.number("RECOURSE_WAITING_PULLS"),
             retention_days=read.number("RECOURSE_RETENTION_DAYS"),
+            public_url=_public_url(read.text("RECOURSE_PUBLIC_URL"), problems),
+            notify_allow=_notify_allow(_words(read.text("RECOURSE_NOTIFY_ALLOW")), problems),
+            email=_email(read.text("RECOURSE_EMAIL_URL"), read.text("RECOURSE_EMAIL_FROM"), problems),
             web_processes=read.number("RECOURSE_WEB_PROCESSES"),
             web_threads=read.number("RECOURSE_WEB_THREADS"),
             handlers=_words(read.text("RECOURSE_HANDLERS")),
@@ -321,6 +349,77 @@ class _Reader:
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _public_url(url: str, problems: list[str]) -> str:
+    parts = _split(url)
+    if url and (
+        parts is None
+        or parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or parts.username is not None
+    ):
+        problems.append("RECOURSE_PUBLIC_URL is not an address like https://console.example.org.")
+        return ""
+    return url.rstrip("/")
+
+
+def _notify_allow(entries: list[str], problems: list[str]) -> list[str]:
+    usable = []
+    for entry in entries:
+        try:
+            usable.append(str(ipaddress.ip_network(entry)))
+        except ValueError:
+            if re.fullmatch(r"(?!-)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", entry) and not re.fullmatch(r"[\d.]+", entry):
+                usable.append(entry.lower())
+            else:
+                problems.append(
+                    f"RECOURSE_NOTIFY_ALLOW holds {entry!r}; it must be a host name, an address or a network."
+                )
+    return usable
+
+
+def _email(url: str, sender: str, problems: list[str]) -> dict[str, Any]:
+    """Django's settings of a mail server; an empty host when there is none. The address is never told: it may hold a
+    password."""
+    found = {"host": "", "port": 25, "user": "", "password": "", "tls": False, "ssl": False, "sender": sender}
+    if not url:
+        return found
+    parts = _split(url)
+    asked = dict(parse_qsl(parts.query, keep_blank_values=True)) if parts else {}
+    if (
+        parts is None
+        or parts.scheme not in ("smtp", "smtps")
+        or not parts.hostname
+        or parts.path.strip("/")
+        or set(asked) - {"tls"}
+        or asked.get("tls", "0") not in ("0", "1")
+    ):
+        problems.append("RECOURSE_EMAIL_URL cannot be read; it must look like smtp://user:password@host:587?tls=1.")
+        return found
+    if not re.fullmatch(r"[^@\s]+@[^@\s]+|[^<>\r\n]*<[^@\s<>]+@[^@\s<>]+>", sender):
+        problems.append("RECOURSE_EMAIL_FROM is no e-mail address; RECOURSE_EMAIL_URL needs one to send from.")
+        return found
+    is_tls, is_ssl = asked.get("tls") == "1", parts.scheme == "smtps"
+    return found | {
+        "host": parts.hostname,
+        "port": parts.port or (465 if is_ssl else 587 if is_tls else 25),
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "tls": is_tls and not is_ssl,
+        "ssl": is_ssl,
+    }
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of an address; None when it has none that make sense."""
+    try:
+        parts = urlsplit(url)
+        return parts if parts.port != 0 else None
+    except ValueError:
+        return None
 
 
 def _unknown(values: Mapping[str, str]) -> list[str]:

@@ -119,6 +119,17 @@ RECOURSE_RETENTION_DAYS = env.retention_days
 RECOURSE_HANDLERS = env.handlers
 RECOURSE_ENCRYPTION_KEY = env.encryption_key
 
+RECOURSE_PUBLIC_URL = env.public_url
+RECOURSE_NOTIFY_ALLOW = env.notify_allow
+EMAIL_HOST = env.email["host"]
+EMAIL_PORT = env.email["port"]
+EMAIL_HOST_USER = env.email["user"]
+EMAIL_HOST_PASSWORD = env.email["password"]
+EMAIL_USE_TLS = env.email["tls"]
+EMAIL_USE_SSL = env.email["ssl"]
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.email["sender"]
+
 RECOURSE_KEYRING = env.keyring
 RECOURSE_VAULT_ADDR = env.vault_addr
 RECOURSE_VAULT_MOUNT = env.vault_mount

@@ -222,7 +222,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='delivery',
-            index=models.Index(condition=models.Q(('state', 'pending')), fields=['due_at'], name='delivery_due'),
+            index=models.Index(condition=models.Q(('state', 'pending')), fields=['channel', 'due_at'], name='delivery_due'),
         ),
         migrations.AddIndex(
             model_name='delivery',

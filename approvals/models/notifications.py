@@ -101,7 +101,7 @@ class Delivery(models.Model):
         verbose_name_plural = "deliveries"
         constraints = [closed_set("state", DeliveryState, "delivery_state_known")]
         indexes = [
-            models.Index(fields=["due_at"], name="delivery_due", condition=Q(state=DeliveryState.PENDING)),
+            models.Index(fields=["channel", "due_at"], name="delivery_due", condition=Q(state=DeliveryState.PENDING)),
             models.Index(fields=["workspace", "-created_at", "-id"], name="delivery_newest"),
         ]
 
