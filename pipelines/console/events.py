@@ -87,6 +87,7 @@ SENTENCES: dict[str, str] = {
     "effect.reconcile_absent": "{who} found that {stage} had not acted outside{attempt}: {effect}",
     "effect.contradict": "{who} found evidence against what {stage} told{attempt}: {effect}",
     "gate.open": "A gate opened at {stage}: somebody must decide",
+    "gate.vote": "{who} agreed to {stage}: {votes} so far",
     "gate.approve": "{who} approved {stage}",
     "gate.reject": "{who} rejected {stage}",
     "gate.expire": "The gate of {stage} expired: silence never consents",
@@ -113,6 +114,7 @@ def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:
         "epoch": f", epoch {data['epoch']}" if data.get("epoch") else "",
         "code": f" with {data['error_code']}" if data.get("error_code") else "",
         "effect": " ".join(str(data[name]).replace("_", " ") for name in ("class", "step") if data.get(name)),
+        "votes": f"{data.get('have')} of {data.get('need')}",
         "count": _count(event.data) if isinstance(event.data, list) else "nothing",
     }
     pattern = SENTENCES.get(event.kind)
