@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from approvals.screens.plans import Wanted
 from pipelines.console.acts import Step
 from pipelines.states import StageState
 from recovery.operations import JUDGED
@@ -17,6 +18,7 @@ from recovery.states import Disposition
 
 Json = Mapping[str, Any]
 NAMED = 8  # of many stages
+GLANCED = 3  # in one line
 SHOWN = 12  # of many effects, differences or reasons
 ALIKE = 3  # so many reasons that say the same of different effects are counted instead
 LONGEST = 160
@@ -38,6 +40,28 @@ def lines(plan: Json) -> list[Step]:
         *_instead(plan),
         *agreements(plan),
     ]
+
+
+def wanted(asked: Wanted) -> list[Step]:
+    """What somebody asks others to agree to; of what has no plan, its verdict."""
+    if asked.plan is not None:
+        return lines(asked.plan)
+    return verdict({"disposition": asked.disposition, "reasons": asked.reasons}) if asked.kind in JUDGED else []
+
+
+def gist(asked: Wanted) -> str:
+    """The same in one line: how much is run again, kept and changed, and what may repeat."""
+    if asked.plan is None:
+        return ""
+    plan = asked.plan
+    told = [
+        f"{verb} {_some(stages)}"
+        for verb, stages in (("runs", plan["run_again"]), ("keeps", plan["kept"]), ("changes", plan["then"]))
+        if stages
+    ]
+    if repeats := len(plan["may_repeat"]):
+        told.append(f"may repeat {repeats} {'effect' if repeats == 1 else 'effects'} outside")
+    return ", ".join(told)
 
 
 def deeds(plan: Json) -> list[Step]:
@@ -106,6 +130,13 @@ def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]
         names = [line["stage"] for line in group]
         count = f"{len(names)} {'stage' if len(names) == 1 else 'stages'}"
         yield Step(status or group[0]["to"], word, f"{count}: {_names(names)}{f' · {why}' if why else ''}")
+
+
+def _some(stages: Sequence[Json]) -> str:
+    names = [line["stage"] for line in stages]
+    count = f"{len(names)} {'stage' if len(names) == 1 else 'stages'}"
+    more = f" and {len(names) - GLANCED} more" if len(names) > GLANCED else ""
+    return f"{count} ({', '.join(names[:GLANCED])}{more})"
 
 
 def _letters(names: Sequence[str]) -> Iterator[Step]:

@@ -1,0 +1,20 @@
+"""What every page of the console says of approvals: how much waits for whoever looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from approvals import inbox
+
+MOST = 99
+
+
+def waiting_approvals(request: HttpRequest) -> dict[str, Any]:
+    """`waiting_approvals`: what the person may decide, counted where a page says it and to one beyond `MOST` at most;
+    nothing before a log-in."""
+    visit = getattr(request, "visit", None)
+    if visit is None:
+        return {}
+    return {"waiting_approvals": lambda: inbox.count_mine(visit.actor, MOST)}
