@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from approvals import gates, rules
-from approvals.models import ApprovalRule
-from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY, Requirement, Rule, Subject
+from approvals.rule_rows import in_force
+from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY, Requirement, Subject
 from pipelines.access import FORK_PROTECTED, Actor
 from recovery.plans import Agreement, Plan
 from recovery.states import OperationKind
@@ -52,7 +52,7 @@ def needed(
     found = None
     if kind in gates.kinds():
         subject = Subject(kind, environment, is_protected, pipeline, size_of(plan))
-        found = rules.required(_enabled(workspace_id, kind), subject)
+        found = rules.required(in_force(workspace_id, kind), subject)
     if found is None and is_protected and kind in ASKED_WHERE_PROTECTED and not actor.may(FORK_PROTECTED):
         why = f"{environment} is protected: somebody else must agree to what an operator asks for there"
         found = Requirement(DECIDING_ROLES[0], 1, DEFAULT_EXPIRY, (why,))
@@ -76,24 +76,4 @@ def frozen_in(plan: Mapping[str, Any]) -> Requirement | None:
     """What a kept plan asks for; None when it asks nobody."""
     return next(
         (Requirement(one["role"], one["count"], one["expires_in"], (one["why"],)) for one in plan["approvals"]), None
-    )
-
-
-def _enabled(workspace_id: uuid.UUID, kind: str) -> list[Rule]:
-    found = ApprovalRule.objects.filter(workspace_id=workspace_id, enabled=True, kinds__contains=[kind])
-    return [as_rule(row) for row in found]
-
-
-def as_rule(row: ApprovalRule) -> Rule:
-    """The row as what `approvals/rules.py` matches."""
-    return Rule(
-        name=row.name,
-        kinds=frozenset(row.kinds),
-        environments=frozenset(row.environments),
-        pipelines=frozenset(row.pipelines),
-        counted=row.counted,
-        at_least=row.at_least,
-        role=row.role,
-        count=row.count,
-        expires_in=row.expires_in,
     )

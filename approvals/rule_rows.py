@@ -1,0 +1,160 @@
+"""Approval rules as rows: reading those in force, checking what somebody wants, and keeping it with its audit event.
+
+The API and the admin site change rules through here. Changing, disabling or removing one touches nothing that waits:
+a request keeps what it asked for, and is asked anew only when more is asked for by then (ADR 0069).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.db.models import Value
+from django.db.models.functions import Lower
+
+from approvals import gates
+from approvals.models import ApprovalRule, Counted
+from approvals.rules import PROTECTED, Rule, people, roles_from, sentence
+from pipelines.access import ADMINISTER, CAPABILITIES, FORK, Actor
+from pipelines.audit import NO_OP, Entry, audited
+from pipelines.errors import Refusal
+from pipelines.models import Environment, Member, Pipeline, Workspace
+
+FIELDS = tuple(Rule.__dataclass_fields__)
+SAVE, REMOVE = "approvalrule.save", "approvalrule.remove"
+Problems = dict[str, list[str]]
+
+
+def in_force(workspace_id: uuid.UUID, kind: str) -> list[Rule]:
+    """The enabled rules of the workspace that are about this kind. One query."""
+    found = ApprovalRule.objects.filter(workspace_id=workspace_id, enabled=True, kinds__contains=[kind])
+    return [as_rule(row) for row in found]
+
+
+def as_rule(row: ApprovalRule) -> Rule:
+    """The row as what `approvals/rules.py` matches."""
+    return Rule(
+        name=row.name,
+        kinds=frozenset(row.kinds),
+        environments=frozenset(row.environments),
+        pipelines=frozenset(row.pipelines),
+        counted=row.counted,
+        at_least=row.at_least,
+        role=row.role,
+        count=row.count,
+        expires_in=row.expires_in,
+    )
+
+
+def hold(workspace_id: uuid.UUID) -> None:
+    """Lets one change of a workspace's rules happen at a time, until the transaction ends."""
+    Workspace.objects.select_for_update(no_key=True).get(id=workspace_id)
+
+
+def problems(workspace_id: uuid.UUID, wanted: Mapping[str, Any], rule_id: uuid.UUID | None = None) -> Problems:
+    """What is wrong with a rule in this workspace, by field: a taken name, and what it names and nobody knows there.
+
+    `wanted` has all of `FIELDS`; types and limits of single values are checked by whoever read them. `rule_id` is that
+    of the rule itself when there is one already.
+    """
+    found: Problems = {}
+    others = ApprovalRule.objects.filter(workspace_id=workspace_id).exclude(id=rule_id)
+    if others.annotate(lower=Lower("name")).filter(lower=Lower(Value(wanted["name"]))).exists():
+        found["name"] = ["another approval rule has this name"]
+    if strange := _strange(wanted["kinds"], gates.kinds()):
+        found["kinds"] = [f"{strange}: what may wait for agreement is {', '.join(gates.kinds())}"]
+    if not wanted["kinds"]:
+        found["kinds"] = ["must name at least one kind of operation"]
+    environments = Environment.objects.filter(workspace_id=workspace_id, slug__in=wanted["environments"])
+    if strange := _strange(wanted["environments"], [PROTECTED, *environments.values_list("slug", flat=True)]):
+        found["environments"] = [f"no environment here is called {strange}"]
+    pipelines = Pipeline.objects.filter(workspace_id=workspace_id, slug__in=wanted["pipelines"])
+    if strange := _strange(wanted["pipelines"], pipelines.values_list("slug", flat=True)):
+        found["pipelines"] = [f"no pipeline here is called {strange}"]
+    if not wanted["counted"] and wanted["at_least"] != 1:
+        found["counted"] = [f"must say what there are {wanted['at_least']} of: {', '.join(Counted.values)}"]
+    return found
+
+
+def add_rule(*, actor: Actor, wanted: Mapping[str, Any]) -> ApprovalRule:
+    """A new rule, which binds what is asked for from now on. `wanted` has all of `FIELDS`, and `enabled`."""
+    row = ApprovalRule(workspace_id=actor.workspace_id, **wanted)
+    with audited(actor, SAVE, id=str(row.id), name=row.name, after=dict(wanted)) as entry:
+        actor.require(ADMINISTER)
+        hold(actor.workspace_id)
+        _save(row, entry)
+    row.refresh_from_db()
+    return row
+
+
+def change_rule(rule_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, Any]) -> ApprovalRule:
+    """Changes what is given of a rule. What waits asks for no less than before."""
+    with audited(actor, SAVE, id=str(rule_id), after=dict(changes)) as entry:
+        actor.require(ADMINISTER)
+        row = _held(rule_id, actor, entry)
+        changed = {name: value for name, value in changes.items() if getattr(row, name) != value}
+        entry.before, entry.after = {name: getattr(row, name) for name in changed}, changed
+        if not changed:
+            entry.outcome = NO_OP
+        for name, value in changed.items():
+            setattr(row, name, value)
+        _save(row, entry)
+    return row
+
+
+def remove_rule(rule_id: uuid.UUID, *, actor: Actor) -> None:
+    """Removes a rule. What waits because of it goes on waiting."""
+    with audited(actor, REMOVE, id=str(rule_id)) as entry:
+        actor.require(ADMINISTER)
+        row = _held(rule_id, actor, entry)
+        entry.data["rule"] = sentence(as_rule(row))
+        entry.before = {name: getattr(row, name) for name in (*FIELDS, "enabled")}
+        row.delete()
+
+
+def warnings(rows: Iterable[ApprovalRule], workspace_id: uuid.UUID) -> dict[uuid.UUID, list[str]]:
+    """What to know about each rule though it may be kept: too few people to agree, or nothing that it is about."""
+    members = Member.objects.filter(workspace_id=workspace_id, user__is_active=True)
+    roles = Counter(members.values_list("role", flat=True))
+    return {row.pk: [*_too_few(row, roles), *_about_nothing(row)] for row in rows}
+
+
+def _too_few(row: ApprovalRule, roles: Mapping[str, int]) -> Iterable[str]:
+    able = {role: roles.get(role, 0) for role in roles_from(row.role)}
+    some, asking = sum(able.values()), any(able[role] for role in able if role in CAPABILITIES[FORK])
+    needed = people(row.role, row.count)
+    if some < row.count:
+        yield f"needs {needed} and the workspace has {some}: nothing that it is about can go on"
+    elif asking and some - 1 < row.count:
+        yield f"needs {needed} and the workspace has {some}: too few when one of them asks, who may not agree"
+
+
+def _about_nothing(row: ApprovalRule) -> Iterable[str]:
+    if row.counted == Counted.TICKS or (row.counted == Counted.RUNS and row.at_least > 1):
+        yield f"no operation touches {row.at_least} {row.counted} so far: it binds nothing yet"
+
+
+def _held(rule_id: uuid.UUID, actor: Actor, entry: Entry) -> ApprovalRule:
+    hold(actor.workspace_id)
+    row = ApprovalRule.objects.filter(id=rule_id, workspace_id=actor.workspace_id).first()
+    if row is None:
+        raise Refusal("not_found", "there is no such approval rule")
+    entry.data["name"] = row.name
+    return row
+
+
+def _save(row: ApprovalRule, entry: Entry) -> None:
+    found = problems(row.workspace_id, {name: getattr(row, name) for name in FIELDS}, row.id)
+    if found:
+        field, (message, *_) = next(iter(found.items()))
+        raise Refusal("validation_error", f"{field}: {message}", errors=found)
+    row.save()
+    entry.data["rule"] = sentence(as_rule(row))
+
+
+def _strange(named: Iterable[str], known: Iterable[str]) -> str:
+    """What is named and not known, quoted; blank when all of it is."""
+    familiar = set(known)
+    return ", ".join(repr(one) for one in named if one not in familiar)
