@@ -1,6 +1,7 @@
 """Why a run does not move: who or what holds each stage, in words, and when the engine looks again. Pure.
 
-What other apps know of runs joins by `also`: an operation that waits for somebody, a fork that is not dispatched yet.
+What other apps know of runs joins by `also`: an operation that waits for somebody, a fork that is not dispatched yet;
+and by `count_votes`: how many have agreed to what a gate asks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pipelines.states import (
     TERMINAL_RUN,
     TERMINAL_STAGE,
     AttemptState,
-    GateState,
     RunStatus,
     StageState,
     lets_go_on,
@@ -64,6 +64,9 @@ class Surroundings:
     attempts: Mapping[uuid.UUID, Attempt]  # by stage: the active one
     gates: Mapping[uuid.UUID, Gate]  # by stage: the open one
     workers: Mapping[str, Sequence[Registered]]  # by handler: those heard of lately
+    votes: Mapping[uuid.UUID, int] = field(
+        default_factory=dict
+    )  # by gate that needs several approvals: those that count
     effects: Mapping[uuid.UUID, Sequence[Effect]] = field(default_factory=dict)  # by stage: open ones, oldest first
     paused_by: str = ""
     paused_at: datetime | None = None
@@ -74,7 +77,10 @@ class Surroundings:
         return sum(attempt.state == AttemptState.RUNNING for attempt in self.attempts.values())
 
 
+Votes = Callable[[Sequence[Gate]], Mapping[uuid.UUID, int]]
+
 _others: list[Callable[[Run], list[Blocker]]] = []
+_counts: list[Votes] = []
 
 
 def also(find: Callable[[Run], list[Blocker]]) -> None:
@@ -86,6 +92,18 @@ def also(find: Callable[[Run], list[Blocker]]) -> None:
 def others(run: Run) -> list[Blocker]:
     """What other apps know to hold the run."""
     return [blocker for find in _others for blocker in find(run)]
+
+
+def count_votes(count: Votes) -> None:
+    """From now on `count` is asked how many approvals of each of these gates count; all are of one run."""
+    if count not in _counts:
+        _counts.append(count)
+
+
+def votes(gates: Sequence[Gate]) -> Mapping[uuid.UUID, int]:
+    """How many approvals count so far, of the gates that need several."""
+    several = [gate for gate in gates if gate.count > 1]
+    return {gate_id: have for count in _counts for gate_id, have in count(several).items()} if several else {}
 
 
 def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> list[Blocker]:
@@ -129,7 +147,7 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
         case StageState.RUNNING if attempt:
             return [_running(stage, attempt, around.now)]
         case StageState.WAITING:
-            return [_waiting(stage, around.gates.get(stage.id))]
+            return [_waiting(stage, around.gates.get(stage.id), around.votes)]
         case StageState.NEEDS_RECONCILIATION:
             return [_of(stage, PERSON, _uncertain(stage, around.effects.get(stage.id, ())))]
     return []
@@ -189,23 +207,23 @@ def _running(stage: Stage, attempt: Attempt, now: datetime) -> Blocker:
     return _of(stage, worker, cause, min(attempt.expires_at, attempt.timeout_at or attempt.expires_at))
 
 
-def _waiting(stage: Stage, gate: Gate | None) -> Blocker:
-    holder, of_whom = _decider(stage.approval or {})
-    if gate is None or gate.state != GateState.OPEN:
-        return _of(stage, holder, f"waits for a decision{of_whom}")
+def _waiting(stage: Stage, gate: Gate | None, votes: Mapping[uuid.UUID, int]) -> Blocker:
+    if gate is None:
+        return _of(stage, PERSON, "waits for a decision")
     kind = "before the work" if gate.moment == "before" else "about its result"
     until = f"; it expires at {_time(gate.expires_at)}, and then the stage fails" if gate.expires_at else ""
-    cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{of_whom}{until}"
-    return _of(stage, holder, cause, gate.expires_at)
+    cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{_of_whom(gate, votes)}{until}"
+    # without a person it is the application that is waited for; people may decide too
+    return _of(stage, PERSON if gate.require_person else APPLICATION, cause, gate.expires_at)
 
 
-def _decider(approval: Mapping[str, object]) -> tuple[str, str]:
-    """Who decides: the application, unless a person is required."""
-    role, count = str(approval.get("approver_role") or ""), approval.get("count") or 1
-    if not (role or count != 1 or approval.get("require_person")):
-        return APPLICATION, ""
-    named = role.replace("_", " ") or "person who may decide"
-    return PERSON, f", of {count} {named}{'' if count == 1 else 's'}"
+def _of_whom(gate: Gate, votes: Mapping[uuid.UUID, int]) -> str:
+    if not gate.require_person:
+        return ""
+    if gate.count == 1:
+        return f", of 1 {gate.approver_role.replace('_', ' ') or 'person who may decide'}"
+    named = f"{gate.approver_role.replace('_', ' ')}s" if gate.approver_role else "people who may decide"
+    return f", of {gate.count} {named}, {votes.get(gate.id, 0)} of {gate.count} so far"
 
 
 def _uncertain(stage: Stage, effects: Sequence[Effect]) -> str:

@@ -12,12 +12,11 @@ from typing import Any
 import rfc8785
 
 from pipelines.api.bodies import parse
-from pipelines.api.serializers import HANDLER, INPUT_BYTES, MOST_STAGES, NAME, TEN_YEARS, Options
-from pipelines.api.shapes import AnyJson, Check, Flag, ListOf, OneOf, Problems, Shape, Text, Whole, Wrong, json_problem
+from pipelines.api.serializers import HANDLER, INPUT_BYTES, MOST_STAGES, NAME, Gated, Options
+from pipelines.api.shapes import AnyJson, Check, Flag, ListOf, OneOf, Problems, Shape, Text, Wrong, json_problem
 from pipelines.creation import OPTION_DEFAULTS, STAGE_DEFAULTS
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
-from pipelines.models import GateMoment
 from pipelines.models.runs import EffectMode, EffectProtocol
 
 SLUG_LENGTH = 100
@@ -64,13 +63,8 @@ class StageInput(AnyJson):
         return check
 
 
-class DefinedApproval(Shape):
-    """A gate of the stage, before or after its work. `expires_in` is seconds."""
-
-    later = ("approver_role", "count", "require_person")
-
-    when = OneOf(GateMoment.values)
-    expires_in = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+class DefinedApproval(Gated):
+    """`expires_in` is seconds."""
 
 
 class DefinedStage(Shape):

@@ -16,7 +16,7 @@ from django.db.models import Prefetch, QuerySet
 
 from pipelines import listing, policies
 from pipelines.access import Actor
-from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others
+from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
 from pipelines.errors import Refusal
 from pipelines.filters import RunFilter
 from pipelines.models import (
@@ -225,7 +225,7 @@ def draining(run: Run) -> int:
 def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
     ids = [stage.id for stage in found]
     active = Attempt.objects.filter(stage__in=ids, state__in=sorted(ACTIVE_ATTEMPT))
-    open_gates = Gate.objects.filter(stage__in=ids, state=GateState.OPEN)
+    open_gates = list(Gate.objects.filter(stage__in=ids, state=GateState.OPEN))
     paused = Event.objects.filter(run=run, kind="run.pause").order_by("-id").first() if run.paused else None
     effects: dict[uuid.UUID, list[Effect]] = {}
     if any(stage.state == StageState.NEEDS_RECONCILIATION for stage in found):
@@ -235,6 +235,7 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         now=database_now(),
         attempts={attempt.stage_id: attempt for attempt in active},
         gates={gate.stage_id: gate for gate in open_gates},
+        votes=votes(open_gates),
         workers=_registered(run, {stage.handler for stage in found if stage.state in CLAIMABLE_STAGE}),
         effects=effects,
         paused_by=paused.actor if paused else "",

@@ -17,7 +17,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from pipelines import outcomes
 from pipelines.moves import AttemptRow, Moves
 from pipelines.sql import query
-from pipelines.states import StageState
+from pipelines.states import NoticeKind, StageState
 
 log = structlog.get_logger(__name__)
 BATCH = 200
@@ -84,16 +84,17 @@ def expire_gates(limit: int = BATCH) -> int:
 
     def step(moves: Moves, gate_ids: Sequence[uuid.UUID]) -> int:
         rows = query(
-            "SELECT id, stage_id FROM pipelines_gate WHERE id = ANY(%s) AND state = 'open'"
+            "SELECT id, stage_id, count FROM pipelines_gate WHERE id = ANY(%s) AND state = 'open'"
             " AND expires_at <= recourse_now() AND run_id = ANY(%s)",
             [list(gate_ids), list(moves.runs)],
         )
-        for gate_id, stage_id in rows:
+        for gate_id, stage_id, count in rows:
             stage = moves.stages[stage_id]
-            message = "nobody decided in time"
+            message = "nobody decided in time" if count == 1 else "too few decided in time"
             moves.close_gate(gate_id, stage, "expire", reason=message)
             trouble = {"last_error_code": "gate_expired", "last_error_message": message}
             moves.stage(stage, "deny", reason=message, failure_disposition="gate_expired", **trouble)
+            moves.notice(NoticeKind.EXPIRED, stage.run_id, stage.id, gate_id, {"need": count})
         return len(rows)
 
     return _walk(

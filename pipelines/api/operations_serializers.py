@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines import audit_chain
 from pipelines.api.operations_endpoint import PlannedVerb
-from pipelines.api.serializers import HANDLER, NAME, TEN_YEARS, Options
+from pipelines.api.serializers import HANDLER, MOST_APPROVERS, NAME, TEN_YEARS, Options
 from pipelines.api.shapes import (
     AnyJson,
     Flag,
@@ -319,7 +319,10 @@ def _inputs(run: Run) -> dict[str, Any] | None:
 
 class ApprovalView(Shape):
     when = Text()
+    approver_role = Text(required=False)
+    count = Whole(min_value=1, max_value=MOST_APPROVERS, required=False)
     expires_in = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+    require_person = Flag(required=False)
 
 
 class StageView(Shape):

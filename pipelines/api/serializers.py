@@ -10,6 +10,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from pipelines.access import CAPABILITIES, DECIDE
 from pipelines.api.bodies import MIB
 from pipelines.api.shapes import (
     AnyJson,
@@ -27,7 +28,7 @@ from pipelines.api.shapes import (
     Whole,
 )
 from pipelines.effects import FIRST_WORD, MOST_EFFECTS
-from pipelines.models import GateMoment
+from pipelines.models import GateMoment, Role
 from pipelines.models.runs import EffectMode, EffectProtocol
 from pipelines.postures import MOST_SIDE_EFFECTS, Left
 from pipelines.states import EffectClass, EffectState, RunStatus, StageState
@@ -42,6 +43,8 @@ MOST_RESULTS = 200
 MOST_JOBS = 200
 LONGEST_WAIT = 30
 KEY = 200
+MOST_APPROVERS = 20
+DECIDING_ROLES = [role for role in Role.values if role in CAPABILITIES[DECIDE]]
 TEN_YEARS = 10 * 366 * 24 * 3600
 BACKOFFS = ("fixed", "linear", "exponential")
 
@@ -71,14 +74,27 @@ class CamelOptions(Options):
     spelling = {"timeout": "timeOut"}
 
 
-class Approval(Camel):
-    """A gate of the stage, before or after its work."""
-
-    later = ("approver_role", "count", "require_person")
-    spelling = {"expires_in": "expiresInSeconds"}
+class Gated(Shape):
+    """A gate of the stage, before or after its work. A role, or more than one approver, asks for people by itself."""
 
     when = OneOf(GateMoment.values)
+    approver_role = OneOf(DECIDING_ROLES, required=False)
+    count = Whole(min_value=1, max_value=MOST_APPROVERS, required=False)
     expires_in = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+    require_person = Flag(required=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        # saying a default and leaving it out is one, also to digests and fingerprints that are older than these fields
+        for name, default in (("count", 1), ("require_person", False)):
+            if clean.get(name) == default:
+                del clean[name]
+        return []
+
+
+class Approval(Gated):
+    camel = True
+    spelling = {"expires_in": "expiresInSeconds"}
 
 
 class StageIntent(Camel):

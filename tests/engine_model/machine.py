@@ -54,6 +54,7 @@ def runs(draw: st.DrawFn) -> oracle.Run:
                 protocol=protocol,
                 gated=draw(st.sampled_from([None, "before", "after"])),
                 gate_ticks=draw(ticks),
+                approvers=draw(st.sampled_from([1, 1, 2])),
                 max_retries=draw(st.integers(0, 2)),
                 interval=draw(st.integers(1, 2)),
                 max_recoveries=draw(st.integers(0, 2)),
@@ -74,6 +75,7 @@ class EngineMachine(RuleBasedStateMachine):
     operator: Actor
     approver: Actor
     application: Actor
+    deciders: dict[str, Actor]  # the application, and people who may
     clock: Clock
     check_every = 1
 
@@ -318,22 +320,24 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         pick=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+        who=st.sampled_from(oracle.DECIDERS),
         approved=st.sampled_from([True, True, False]),
         reason=st.sampled_from(["", "because"]),
     )
-    def decide(self, pick: Pick, approved: bool, reason: str) -> None:
+    def decide(self, pick: Pick, who: str, approved: bool, reason: str) -> None:
         waiting = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.state == "waiting"]
         run, stage = waiting[0] if waiting and pick[0] % 2 else self._stage(pick)
-        with self._refused(self.oracle.decide(run, stage, approved=approved, reason=reason)):
-            decide_gate(self._stage_id(stage), actor=self.application, approved=approved, reason=reason)
+        with self._refused(self.oracle.decide(run, stage, who, approved=approved, reason=reason)):
+            decide_gate(self._stage_id(stage), actor=self.deciders[who], approved=approved, reason=reason)
 
     @rule()
     def approve_what_waits(self) -> None:
         for run in self.oracle.runs:
             for stage in run.stages:
-                if stage.state == "waiting":
-                    with self._refused(self.oracle.decide(run, stage, approved=True, reason="")):
-                        decide_gate(self._stage_id(stage), actor=self.application, approved=True)
+                for who in oracle.DECIDERS:
+                    if stage.state == "waiting":
+                        with self._refused(self.oracle.decide(run, stage, who, approved=True, reason="")):
+                            decide_gate(self._stage_id(stage), actor=self.deciders[who], approved=True)
 
     @rule(
         pick=st.tuples(st.integers(0, 9), st.integers(0, 9)),
@@ -431,8 +435,8 @@ class EngineMachine(RuleBasedStateMachine):
             """
             SELECT r.id, r.status, r.paused, s.position, s.state, s.epoch, s.retry_count, s.recovery_count, s.stale,
                 (SELECT array_agg(a.state::text ORDER BY a.number) FROM pipelines_attempt a WHERE a.stage_id = s.id),
-                (SELECT array_agg(g.moment || ' ' || g.state ORDER BY g.opened_at, g.id) FROM pipelines_gate g
-                 WHERE g.stage_id = s.id),
+                (SELECT array_agg(g.moment || ' ' || g.state || ' ' || (SELECT count(*) FROM pipelines_gatedecision d
+                 WHERE d.gate_id = g.id) ORDER BY g.opened_at, g.id) FROM pipelines_gate g WHERE g.stage_id = s.id),
                 EXISTS (SELECT FROM pipelines_deadletter d WHERE d.stage_id = s.id AND d.state = 'open'),
                 (SELECT array_agg(a.number || ' ' || e.key || ' ' || e.state) FROM pipelines_effect e
                  JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.stage_id = s.id)
@@ -469,7 +473,7 @@ class EngineMachine(RuleBasedStateMachine):
                 stage.recoveries,
                 stage.stale,
                 [attempt.state for attempt in stage.attempts],
-                [f"{gate.moment} {gate.state}" for gate in stage.gates],
+                [f"{gate.moment} {gate.state} {len(gate.decisions)}" for gate in stage.gates],
                 stage.dead,
                 sorted(
                     f"{attempt.number} {name} {state}"
@@ -487,6 +491,8 @@ def declared(run: oracle.Run, stage: oracle.Stage) -> dict[str, Any]:
     approval = None
     if stage.gated:
         approval = {"when": stage.gated}
+        if stage.approvers > 1:
+            approval["count"] = stage.approvers
         if stage.gate_ticks:
             approval["expires_in"] = stage.gate_ticks * TICK_SECONDS
     options: dict[str, Any] = {"max_recoveries": stage.max_recoveries}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 LEASE, VISIBILITY = 2, 1  # ticks
+APPLICATION = "application"
+DECIDERS = (APPLICATION, "approver", "admin")
 TERMINAL_CODES = ("VALIDATION_ERROR",)
 ENDED = ("completed", "failed", "skipped", "cancelled")
 OUTSIDE = ("first", "second")  # names of effects; any other is within the run's own state
@@ -47,8 +49,9 @@ class Gate:
     moment: str
     epoch: int
     expires: int | None
+    needed: int = 1
     state: str = "open"
-    reason: str = ""
+    decisions: dict[str, tuple[bool, str]] = field(default_factory=dict)  # by who: approved, and why
 
 
 @dataclass
@@ -60,6 +63,7 @@ class Stage:
     protocol: str = "none"
     gated: str | None = None
     gate_ticks: int | None = None
+    approvers: int = 1
     max_retries: int = 0
     interval: int = 1
     max_recoveries: int = 3
@@ -335,20 +339,34 @@ class Oracle:
         attempt.findings.setdefault(name, set()).add(outcome)
         return None
 
-    def decide(self, run: Run, stage: Stage, *, approved: bool, reason: str) -> str | None:
+    def decide(self, run: Run, stage: Stage, who: str, *, approved: bool, reason: str) -> str | None:
+        """`who` is the application or a person who may; more than one approval asks for people."""
         gate = stage.gate()
-        verdict = "approved" if approved else "rejected"
-        if gate is not None and gate.state in ("approved", "rejected"):
-            return None if (gate.state, gate.reason) == (verdict, reason) else "gate_decision_conflict"
-        if run.overrun or run.is_past_deadline(self.now):
-            return "deadline_exceeded"
-        if run.status == "cancelled":
-            return "execution_state_invalid"
+        repeats = gate is not None and gate.decisions.get(who) == (approved, reason)
+        if gate is not None:
+            decided = gate.state in ("approved", "rejected")
+            if repeats and decided:
+                return None
+            if who == APPLICATION and gate.needed > 1:
+                return "permission_denied"
+            if who != APPLICATION and not approved and not reason:
+                return "validation_error"
+            if decided:
+                return "gate_decision_conflict"
+        closed = "deadline_exceeded" if run.overrun or run.is_past_deadline(self.now) else None
+        closed = closed or ("execution_state_invalid" if run.status == "cancelled" else None)
+        if closed:
+            return closed
         if gate is None or gate.state == "cancelled":
             return "stage_state_invalid"
         if gate.state == "expired" or (gate.expires is not None and gate.expires <= self.now):
             return "approval_stale"
-        gate.state, gate.reason = verdict, reason
+        if who in gate.decisions:
+            return None if repeats else "gate_decision_conflict"
+        gate.decisions[who] = (approved, reason)
+        if approved and len(gate.decisions) < gate.needed:
+            return None
+        gate.state = "approved" if approved else "rejected"
         if not approved:
             stage.state = "failed"
         elif gate.moment == "after":
@@ -430,7 +448,7 @@ class Oracle:
 
     def _open_gate(self, stage: Stage, moment: str) -> None:
         expires = None if stage.gated is None or stage.gate_ticks is None else self.now + stage.gate_ticks
-        stage.gates.append(Gate(moment, stage.epoch, expires))
+        stage.gates.append(Gate(moment, stage.epoch, expires, 1 if stage.gated is None else stage.approvers))
 
     def _open(self, stage: Stage) -> Gate:
         return next(gate for gate in stage.gates if gate.state == "open")

@@ -38,6 +38,8 @@ def machine(
     Machine.hands = [new_hand("hand-1"), new_hand("hand-2")]
     Machine.operator, Machine.application, Machine.clock = people["operator"].actor, application_actor, clock
     Machine.approver = people["approver"].actor
+    Machine.deciders = {who: people[who].actor for who in oracle.DECIDERS if who in people}
+    Machine.deciders[oracle.APPLICATION] = application_actor
     return Machine
 
 

@@ -28,7 +28,13 @@ STAGE = {
     "mode": "execute",
     "effectMode": "none",
     "effectProtocol": "none",
-    "approval": {"when": "after", "expiresInSeconds": 60},
+    "approval": {
+        "when": "after",
+        "approverRole": "admin",
+        "count": 2,
+        "expiresInSeconds": 60,
+        "requirePerson": True,
+    },
     "options": {
         "maxRetries": 3,
         "retryInterval": 10,

@@ -18,7 +18,7 @@ from approvals.transitions import decide_gate
 from pipelines import queries, sweeps
 from pipelines.blockers import Blocker
 from pipelines.creation import Place
-from pipelines.models import Attempt, Effect, Environment, Gate, Run, Stage, WorkerSession
+from pipelines.models import Attempt, Effect, Environment, Gate, Member, Run, WorkerSession, Workspace
 from pipelines.states import EffectClass, EffectState
 from pipelines.transitions import cancel_run
 from tests.cast import Api, Hand, Person, Worker, stages_of
@@ -291,12 +291,30 @@ def test_a_gate_about_a_result_that_expires_says_when_and_what_then(start_run: S
     assert blocker.cause.endswith(f"; it expires at {at(end)}, and then the stage fails")
 
 
-def test_a_gate_that_requires_people_is_held_by_them(start_run: StartRun) -> None:
-    run = start_run({"name": "post", "approval": {"when": "before"}})
-    Stage.objects.update(approval={"when": "before", "approver_role": "release_manager", "count": 2})
-    assert (only(run).holder, only(run).cause.split(", of ")[1]) == ("a person", "2 release managers")
-    Stage.objects.update(approval={"when": "before", "require_person": True})
-    assert (only(run).holder, only(run).cause.split(", of ")[1]) == ("a person", "1 person who may decide")
+@pytest.mark.parametrize(
+    ("asked", "of_whom"),
+    [
+        ({"approver_role": "release_manager", "count": 2}, "2 release managers, 0 of 2 so far"),
+        ({"approver_role": "admin"}, "1 admin"),
+        ({"count": 3}, "3 people who may decide, 0 of 3 so far"),
+        ({"require_person": True}, "1 person who may decide"),
+    ],
+)
+def test_a_gate_that_requires_people_is_held_by_them(start_run: StartRun, asked: dict[str, Any], of_whom: str) -> None:
+    run = start_run({"name": "post", "approval": {"when": "before", **asked}})
+    assert (only(run).holder, only(run).cause.split(", of ")[1]) == ("a person", of_whom)
+
+
+def test_a_gate_says_how_many_of_those_it_needs_have_agreed(
+    start_run: StartRun, workspace: Workspace, people: dict[str, Person]
+) -> None:
+    """An approval whose giver has left does not count any more, here as when it is decided."""
+    run = start_run({"name": "post", "approval": {"when": "before", "count": 3}})
+    for role in ("approver", "admin"):
+        decide_gate(stages_of(run)[0].id, actor=people[role].actor, approved=True)
+    assert only(run).cause.endswith(", of 3 people who may decide, 2 of 3 so far")
+    Member.objects.get(user=people["admin"].user, workspace=workspace).delete()
+    assert only(run).cause.endswith(", 1 of 3 so far")
 
 
 def test_a_rejected_gate_asks_nobody_to_act(start_run: StartRun, people: dict[str, Person]) -> None:
@@ -371,6 +389,18 @@ def test_the_number_of_queries_does_not_grow_with_the_stages(
 ) -> None:
     one, many = start_run("load", key="one"), start_run(*[f"stage-{number}" for number in range(40)], key="many")
     assert _queries(one) == _queries(many) <= 8
+
+
+def test_nor_with_the_gates_that_need_several_approvals(start_run: StartRun, people: dict[str, Person]) -> None:
+    gated = {"approval": {"when": "before", "count": 2}}
+    one = start_run({"name": "load", **gated}, key="one")
+    names = [f"stage-{number}" for number in range(40)]
+    stages = [{"name": name, **gated} for name in names]
+    many = start_run(*stages, {"name": "join", "depends_on": names}, key="many")
+    for gate in Gate.objects.all():
+        decide_gate(gate.stage_id, actor=people["approver"].actor, approved=True)
+    assert sum(blocker.cause.endswith(", 1 of 2 so far") for blocker in found(many)) == 40
+    assert _queries(one) == _queries(many) <= 11
 
 
 def _lose(hand: Hand, clock: Clock) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pipelines.access import Actor
 from pipelines.catalog import save_pipeline
 from pipelines.keys import issue_key
-from pipelines.models import Environment, Pipeline, Release, Run, RunIdentity, Stage
+from pipelines.models import Environment, Gate, Pipeline, Release, Run, RunIdentity, Stage
 from pipelines.releases import register_release
 from tests.cast import Api, Person
 from tests.clock import Clock
@@ -350,15 +350,6 @@ STAGE = {"stageName": "a", "stageHandlerName": "H"}
         ({"stages": [{**STAGE, "recipients": []}]}, "stages[0].recipients"),
         ({"stages": [STAGE, {**STAGE, "stageName": "b", "recipients": ["a"]}]}, "stages[1].recipients"),
         ({"limits": {}}, "limits"),
-        (
-            {"stages": [{**STAGE, "approval": {"when": "after", "approverRole": "admin"}}]},
-            "stages[0].approval.approverRole",
-        ),
-        ({"stages": [{**STAGE, "approval": {"when": "after", "count": 2}}]}, "stages[0].approval.count"),
-        (
-            {"stages": [{**STAGE, "approval": {"when": "after", "requirePerson": True}}]},
-            "stages[0].approval.requirePerson",
-        ),
     ],
 )
 def test_what_a_later_version_brings_is_refused_by_name(api: Api, changes: dict[str, Any], path: str) -> None:
@@ -368,6 +359,62 @@ def test_what_a_later_version_brings_is_refused_by_name(api: Api, changes: dict[
     assert list(refused.json()["errors"]) == [path]
     assert REFUSED_LATER in refused.json()["errors"][path][0]
     assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "fields"),
+    [
+        ({}, ("", 1, False)),
+        ({"approverRole": "approver"}, ("approver", 1, True)),
+        ({"approverRole": "release_manager", "count": 20}, ("release_manager", 20, True)),
+        ({"approverRole": "admin", "requirePerson": False}, ("admin", 1, True)),
+        ({"count": 2}, ("", 2, True)),
+        ({"count": 1, "requirePerson": False}, ("", 1, False)),
+        ({"requirePerson": True}, ("", 1, True)),
+    ],
+)
+def test_a_gate_asks_for_the_people_that_its_stage_names(
+    api: Api, asked: dict[str, Any], fields: tuple[str, int, bool]
+) -> None:
+    """Model §2: a role, or more than one approver, asks for people by itself."""
+    assert create(api, stages=[{**STAGE, "approval": {"when": "before", **asked}}]).status_code == 201
+    gate = Gate.objects.get()
+    assert (gate.approver_role, gate.count, gate.require_person) == fields
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "message"),
+    [
+        ({"approverRole": "cfo"}, "approverRole", "must be one of: approver, release_manager, admin"),
+        ({"approverRole": "operator"}, "approverRole", "must be one of: approver, release_manager, admin"),
+        ({"approverRole": ""}, "approverRole", "must be one of: approver, release_manager, admin"),
+        ({"count": 0}, "count", "from 1 to 20"),
+        ({"count": 21}, "count", "from 1 to 20"),
+        ({"count": True}, "count", "whole number"),
+        ({"count": 1.5}, "count", "whole number"),
+        ({"requirePerson": "true"}, "requirePerson", "must be true or false"),
+        ({"requirePerson": 1}, "requirePerson", "must be true or false"),
+        ({"approver_role": "admin"}, "approver_role", "there is no such field"),
+    ],
+)
+def test_what_no_gate_can_ask_is_refused_with_its_limit(
+    api: Api, asked: dict[str, Any], field: str, message: str
+) -> None:
+    """F135: a role that nobody has must not become a gate that anybody may decide."""
+    refused = create(api, stages=[{**STAGE, "approval": {"when": "before", **asked}}])
+    path = f"stages[0].approval.{field}"
+    assert (refused.status_code, list(refused.json()["errors"])) == (400, [path])
+    assert message in refused.json()["errors"][path][0]
+    assert not Run.objects.exists()
+
+
+def test_leaving_out_what_a_gate_asks_for_and_saying_its_default_is_one_request(api: Api) -> None:
+    """P20: also to a key that was used before gates could ask for more."""
+    told = [{"when": "before"}, {"when": "before", "count": 1, "requirePerson": False}]
+    answers = [create(api, stages=[{**STAGE, "approval": approval}]) for approval in told]
+    assert [answer.json()["created"] for answer in answers] == [True, False]
+    other = create(api, stages=[{**STAGE, "approval": {"when": "before", "count": 2}}])
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
 
 
 def test_reading_a_run_costs_the_same_whatever_it_holds(

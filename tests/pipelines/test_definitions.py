@@ -71,9 +71,6 @@ def test_a_text_input_is_kept_byte_for_byte() -> None:
     [
         ({"recipients": []}, "stages[0].recipients"),
         ({"mode": "import"}, "stages[0].mode"),
-        ({"approval": {"when": "after", "approver_role": "cfo"}}, "stages[0].approval.approver_role"),
-        ({"approval": {"when": "after", "count": 2}}, "stages[0].approval.count"),
-        ({"approval": {"when": "after", "require_person": True}}, "stages[0].approval.require_person"),
     ],
 )
 def test_what_a_later_version_brings_is_refused_as_such(fields: dict[str, Any], path: str) -> None:
@@ -106,6 +103,11 @@ def test_limits_and_input_schemas_are_refused_as_later(field: str) -> None:
         ({"approval": {}}, "stages[0].approval.when"),
         ({"approval": {"when": "during"}}, "stages[0].approval.when"),
         ({"approval": {"when": "after", "expires_in": 0}}, "stages[0].approval.expires_in"),
+        ({"approval": {"when": "after", "approver_role": "cfo"}}, "stages[0].approval.approver_role"),
+        ({"approval": {"when": "after", "approverRole": "admin"}}, "stages[0].approval.approverRole"),
+        ({"approval": {"when": "after", "count": 0}}, "stages[0].approval.count"),
+        ({"approval": {"when": "after", "count": 21}}, "stages[0].approval.count"),
+        ({"approval": {"when": "after", "require_person": "yes"}}, "stages[0].approval.require_person"),
         ({"options": {"max_retries": -1}}, "stages[0].options.max_retries"),
         ({"options": {"max_retries": True}}, "stages[0].options.max_retries"),
         ({"options": {"retry_interval": "10"}}, "stages[0].options.retry_interval"),
@@ -117,6 +119,18 @@ def test_limits_and_input_schemas_are_refused_as_later(field: str) -> None:
 )
 def test_each_wrong_field_is_named_by_its_path(fields: dict[str, Any], path: str) -> None:
     assert list(refused(with_stage(**fields))) == [path]
+
+
+def test_what_a_gate_asks_for_is_kept_as_told_and_its_defaults_are_left_out() -> None:
+    """The digest of a definition that does not name them stays what it was before there were any."""
+
+    def kept(**asked: Any) -> Any:
+        return with_defaults(Definition.clean(with_stage(approval={"when": "after", **asked})))["stages"][0]["approval"]
+
+    assert kept() == kept(count=1, require_person=False) == {"when": "after"}
+    asked = {"approver_role": "admin", "count": 2, "require_person": True, "expires_in": 60}
+    assert kept(**asked) == {"when": "after", **asked}
+    assert kept(approver_role="approver") == {"when": "after", "approver_role": "approver"}
 
 
 @pytest.mark.parametrize(
