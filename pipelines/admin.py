@@ -14,6 +14,8 @@ from django.http import HttpRequest
 from pipelines import catalog, credentials, keyring
 from pipelines.access import Actor, person
 from pipelines.audit import audited, record
+from pipelines.audit_names import names_of
+from pipelines.audit_sentences import tell
 from pipelines.errors import Refusal
 from pipelines.models import (
     ApiKey,
@@ -336,7 +338,21 @@ class EventAdmin(TenantAdmin):
 class AuditEventAdmin(TenantAdmin):
     found_by = ("pk", "run")
     ordering = ("-at", "-id")
-    list_display = ("at", "actor", "channel", "action", "outcome", "code", "run")
+    list_display = ("at", "sentence", "actor", "channel", "action", "outcome", "code", "run")
+    readonly_fields = ("sentence",)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        found: Any = super().get_changelist_instance(request)
+        found.result_list = list(found.result_list)
+        names = names_of(found.result_list)
+        for event in found.result_list:
+            event.sentence = tell(event, names)
+        return found
+
+    @admin.display
+    def sentence(self, event: AuditEvent) -> str:
+        told: str | None = getattr(event, "sentence", None)  # of a list it is told with all others
+        return told or tell(event, names_of([event]))
 
 
 @admin.register(AuditPending)

@@ -56,6 +56,7 @@ class Entry:
     def keep_refused(self, refusal: Refusal) -> None:
         """What was written commits although the request is refused, once the block has ended: its event says so."""
         self.outcome, self.code = DENIED, refusal.code
+        self.data["detail"] = refusal.detail
         refusal.is_recorded = True
 
 
@@ -112,6 +113,8 @@ def record_refusal(actor: Actor, action: str, refusal: Refusal, entry: Entry) ->
         return
     entry.outcome = DENIED if refusal.status == 403 or refusal.code in SAYING_NO else FAILED
     entry.code = refusal.code
+    if entry.outcome == DENIED:
+        entry.data["detail"] = refusal.detail  # which right is missing, which rule says no
     entry.after = None
     write(actor, action, entry)
     refusal.is_recorded = True

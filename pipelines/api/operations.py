@@ -16,6 +16,7 @@ from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.api.shapes import Wrong, refusal
+from pipelines.audit_names import names_of
 from pipelines.definitions import Definition, with_defaults
 from pipelines.errors import Refusal
 from pipelines.filters import RUN_FILTERS, read_run_filter
@@ -333,7 +334,8 @@ class AuditEvents(OperationsEndpoint):
     def get(self, call: Call) -> HttpResponse:
         rows = AuditEventFilter.narrow(queries.audit_events(call.actor), call.params)
         page = page_of(rows, read_cut(call.params), ("at", "id"))
-        return page_answer(call.request, page, [wire.audit_event_view(one) for one in page.rows])
+        names = names_of(page.rows)
+        return page_answer(call.request, page, [wire.audit_event_view(one, names) for one in page.rows])
 
 
 class AuditHeads(OperationsEndpoint):

@@ -30,6 +30,7 @@ from pipelines.api.shapes import (
     Wrong,
     json_problem,
 )
+from pipelines.audit_sentences import Names, tell
 from pipelines.blockers import Blocker
 from pipelines.context import REDACTED
 from pipelines.definitions import DESCRIPTION, Slug
@@ -723,6 +724,7 @@ def worker_view(session: WorkerSession, *, live: bool) -> dict[str, Any]:
 class AuditEventView(Shape):
     id = Identifier()
     at = Moment()
+    sentence = Text(help_text="the event in words: who, what, where, and why; to read, not to parse")
     action = Text()
     outcome = Text()
     code = Text(allow_null=True)
@@ -757,10 +759,11 @@ def audit_head_view(head: AuditHead) -> dict[str, Any]:
     return {"id": str(head.id), **audit_chain.head_of(head).document()}
 
 
-def audit_event_view(event: AuditEvent) -> dict[str, Any]:
+def audit_event_view(event: AuditEvent, names: Names) -> dict[str, Any]:
     return {
         "id": str(event.id),
         "at": time(event.at),
+        "sentence": tell(event, names),
         "action": event.action,
         "outcome": event.outcome,
         "code": event.code or None,

@@ -1,0 +1,410 @@
+"""Audit event → sentence: who did, tried or was refused what, for whom, where, and why. Pure; one table of actions.
+
+Every action that the code writes has one. What was asked for and what came of it are in the same words whichever way
+the request came. A run or stage that is gone is told by its id. Serves O4, F145.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pipelines.errors import STATUS
+from pipelines.models import AuditOutcome
+
+LONGEST = 300  # of a reason or a value in a sentence; the event has all of it
+
+
+class AuditFacts(Protocol):
+    """What a sentence needs to know of an event."""
+
+    action: str
+    outcome: str
+    code: str
+    actor: str
+    channel: str
+    on_behalf_of: str
+    run: uuid.UUID | None
+    stage: uuid.UUID | None
+    reason: str
+    before: Any
+    after: Any
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How the runs and stages that events name are called: a run by name and environment."""
+
+    runs: Mapping[uuid.UUID, tuple[str, str]] = field(default_factory=dict)
+    stages: Mapping[uuid.UUID, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An action as something done and as something to do, and what it is done to."""
+
+    did: str
+    do: str
+    to: str
+
+
+ACTIONS: dict[str, Said] = {
+    # runs and stages
+    "run.create": Said("created", "create", "{run}"),
+    "run.pause": Said("paused", "pause", "{run}{until}"),
+    "run.resume": Said("resumed", "resume", "{run}"),
+    "run.cancel": Said("cancelled", "cancel", "{run}"),
+    "run.rerun": Said("reran", "rerun", "{run_name}{start}{target}"),
+    "run.replay": Said("replayed", "replay", "{run_name}{target}"),
+    "run.remove": Said("removed", "remove", "{removed}"),
+    "stage.retry": Said("retried", "retry", "{stage}{downstream}"),
+    "stage.skip": Said("skipped", "skip", "{stage}"),
+    "stage.reconcile": Said("reported", "report", "of {stage} {finding}"),
+    "effect.reconcile": Said("reported", "report", "of an effect of {stage} {finding}"),
+    "effect.evidence": Said("added", "add", "evidence to an effect of {run}"),
+    "checkpoint.write": Said("left", "leave", "a checkpoint of {run}"),
+    "checkpoint.add_evidence": Said("added", "add", "evidence to a checkpoint of {run}"),
+    "dead_letter.acknowledge": Said("acknowledged", "acknowledge", "the dead letter of {stage}"),
+    "dead_letter.redrive": Said("redrove", "redrive", "the dead letter of {stage}"),
+    "dead_letter.discard": Said("discarded", "discard", "the dead letter of {stage}"),
+    # decisions
+    "gate.approve": Said("approved", "approve", "{stage}"),
+    "gate.reject": Said("rejected", "reject", "{stage}"),
+    "gate.decide": Said("decided", "decide", "on {stage}"),
+    "operation.approve": Said("approved", "approve", "{request}"),
+    "operation.reject": Said("rejected", "reject", "{request}"),
+    "operation.decide": Said("decided", "decide", "on {request}"),
+    "operation.withdraw": Said("withdrew", "withdraw", "{request}"),
+    # what a workspace is made of
+    "workspace.save": Said("made", "make", "{workspace}"),
+    "environment.save": Said("saved", "save", "{environment}{changes}"),
+    "application.save": Said("saved", "save", "{application}"),
+    "application.rename": Said("renamed", "rename", "{application}{changes}"),
+    "pipeline.save": Said("saved", "save", "{pipeline}{changes}"),
+    "policy.add": Said("added", "add", "{policy}"),
+    "policy.change": Said("changed", "change", "{policy}{changes}"),
+    "release.register": Said("registered", "register", "a release of {pipeline}{for_environment}"),
+    "release.activate": Said("put", "put", "{release} in force"),
+    "member.save": Said("saved", "save", "{member}{changes}"),
+    "member.remove": Said("removed", "remove", "{member}"),
+    "user.save": Said("changed", "change", "{account}"),
+    # secrets and keys
+    "api_key.issue": Said("issued", "issue", "{api_key}"),
+    "api_key.revoke": Said("revoked", "revoke", "{api_key}"),
+    "token.issue": Said("issued", "issue", "{token}"),
+    "token.revoke": Said("revoked", "revoke", "{token}"),
+    "key.rotate": Said("rotated", "rotate", "the signing keys"),
+    "key.revoke": Said("revoked", "revoke", "{signing_key}"),
+    "key.copy": Said("copied", "copy", "the signing keys{destination}"),
+    # forms on screens that belong to no verb
+    "screen.effect-evidence": Said("added", "add", "evidence to an effect"),
+    "screen.effect-reconcile": Said("reported", "report", "what an effect did outside"),
+    "screen.approval-approve": Said("approved", "approve", "a request"),
+    "screen.approval-reject": Said("rejected", "reject", "a request"),
+    "screen.approval-withdraw": Said("withdrew", "withdraw", "a request"),
+}
+
+# Rows that the admin site saves and removes, or refuses to: by the name of their model.
+NOUNS: dict[str, str] = {
+    "apikey": "API key",
+    "application": "application",
+    "requestdecision": "decision on a request",
+    "approvalrequest": "request for approval",
+    "approvalrule": "approval rule",
+    "attempt": "attempt",
+    "attemptprogress": "progress of an attempt",
+    "auditevent": "audit event",
+    "audithead": "end of the audit chain",
+    "auditpending": "audit event to be sealed",
+    "auditseal": "seal of an audit event",
+    "channel": "channel",
+    "checkpoint": "checkpoint",
+    "checkpointevidence": "evidence of a checkpoint",
+    "contextitem": "context item",
+    "deadletter": "dead letter",
+    "delivery": "delivery",
+    "deliverytry": "try of a delivery",
+    "effect": "effect",
+    "effectevidence": "evidence of an effect",
+    "environment": "environment",
+    "event": "event",
+    "gate": "gate",
+    "gatedecision": "decision on a gate",
+    "lateevidence": "late result",
+    "localkeyring": "keyring",
+    "logline": "log line",
+    "member": "member",
+    "message": "message",
+    "notice": "notice",
+    "notificationrule": "notification rule",
+    "operation": "operation",
+    "operationdecision": "decision on an operation",
+    "personaltoken": "token",
+    "pipeline": "pipeline",
+    "policy": "policy",
+    "queueentry": "queue entry",
+    "reconciliation": "finding",
+    "release": "release",
+    "run": "run",
+    "runidentity": "key of a run",
+    "runsearch": "search words of a run",
+    "stage": "stage",
+    "stageoutput": "output of a stage",
+    "workersession": "worker session",
+    "workspace": "workspace",
+}
+ROW_ACTIONS = {"save": ("saved", "save"), "remove": ("removed", "remove")}
+
+VERDICT = "execution.recovery_disposition"
+REVIEW = "operator_review_required"
+# The refusals and verdicts of model §6, as why something was not done.
+WHY: dict[str, str] = {
+    "validation_error": "the request was wrong in itself",
+    "client_request_id_invalid": "its client_request_id is no lowercase UUID",
+    "unauthorized": "nobody known asked",
+    "permission_denied": "the right is missing",
+    "impersonation_rejected": "nobody acts in another's name",
+    "self_approval": "who asked for it does not decide it",
+    "not_found": "there is no such thing here",
+    "checkpoint_not_found": "no checkpoint knows that step",
+    "unsupported": "this is not offered",
+    "idempotency_conflict": "its key was used for another request",
+    "recovery_idempotency_conflict": "its key was used for another request",
+    "execution_state_invalid": "the run's state does not take it",
+    "stage_state_invalid": "the stage's state does not take it",
+    "stale_execution": "another attempt has taken over",
+    "gate_decision_conflict": "it was decided otherwise already",
+    "approval_stale": "it expired or was withdrawn",
+    "gate_denied": "a rejected gate is final in its run",
+    "stale_request": "somebody else was quicker",
+    "needs_reconciliation": "nobody knows yet what was done outside",
+    "budget_exhausted": "the budget is used up",
+    "deadline_exceeded": "the run's deadline has passed",
+    "attempts_exhausted": "the attempts are used up",
+    "definition_changed": "the definition is another one by now",
+    "recipient_not_allowed": "its recipient is not allowed",
+    "artifact_immutable": "an artifact never changes",
+    "artifact_corrupt": "the artifact is damaged",
+    "recovery_environment_mismatch": "it belongs to another environment",
+    "checkpoint_integrity_invalid": "its checkpoint is not to be believed",
+    "operator_review_required": "somebody else must let it go on",
+    "recovery_denied": "what is known of its effects forbids it",
+    "plan_changed": "what it would do has changed since it was looked at",
+    "release_not_active": "the release is not in force",
+    "blackout_active": "a blackout is on",
+    "payload_too_large": "the request is too large",
+    "environment_unknown": "there is no such environment",
+    "cron_invalid": "the schedule cannot be read",
+    "timezone_invalid": "there is no such time zone",
+    "backfill_window_invalid": "the window of the backfill is wrong",
+    "backfill_too_many_ticks": "the backfill has too many ticks",
+    "effect_class_unknown": "there is no such class of effect",
+    "effect_key_required": "an effect outside needs a key",
+    "rate_limited": "too many requests",
+    "result_not_confirmed": "nobody can say whether it was done",
+    "internal_error": "of a fault in the console",
+}
+FINDINGS = {
+    "committed": "that it happened",
+    "absent": "that it did not happen",
+    "contradicted": "that what is known contradicts itself",
+}
+VERDICTS = {
+    "recovery_denied": "is denied",
+    "operator_review_required": "waits for somebody else to let it go on",
+    "recovery_allowed_reconciled": "may go on, as what was done outside is reconciled",
+    "recovery_allowed": "may go on",
+}
+# operation kind → what it is, and of what
+KINDS = {
+    "pause": "pause of {run}",
+    "resume": "resumption of {run}",
+    "cancel": "cancellation of {run}",
+    "retry": "retry of {stage}",
+    "skip": "skip of {stage}",
+    "rerun": "rerun of {run}",
+    "replay": "replay of {run}",
+    "reconcile": "finding about {stage}",
+    "acknowledge": "acknowledgement of the dead letter of {stage}",
+    "redrive": "redrive of {stage}",
+    "discard": "discard of the dead letter of {stage}",
+}
+
+
+def tell(event: AuditFacts, names: Names) -> str:
+    """The event as one sentence without a full stop, begun with who acted."""
+    words = _words(event, names)
+    if event.action == VERDICT:
+        return _verdict(event, words)
+    said = said_of(event.action)
+    who, what = words["who"], said.to.format_map(words)
+    given = f": {_short(event.reason)}" if event.reason else ""
+    if event.outcome in (AuditOutcome.DENIED, AuditOutcome.FAILED) and event.code != REVIEW:
+        could = "was not allowed to" if STATUS.get(event.code) == 403 else "could not"
+        return f"{who} {could} {said.do} {what}{given}; {_why(event)}"
+    if event.outcome == AuditOutcome.NO_OP:
+        return f"{who} asked to {said.do} {what}{given}; nothing changed"
+    if waits := _waits(event):
+        return f"{who} asked to {said.do} {what}{given}; {waits}"
+    return f"{who} {said.did} {what}{given}{_then(event)}"
+
+
+def said_of(action: str) -> Said:
+    """The words of an action; one that has none is told by its name, so that nothing is ever hidden."""
+    model, _, verb = action.rpartition(".")
+    if action in ACTIONS:
+        return ACTIONS[action]
+    if model in NOUNS and verb in ROW_ACTIONS:
+        return Said(*ROW_ACTIONS[verb], f"the {NOUNS[model]}{{row}}{{changes}}")
+    return Said(f"did {action} to", f"do {action} to", "{run}")
+
+
+def _words(event: AuditFacts, names: Names) -> dict[str, str]:
+    data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
+    name, environment = names.runs.get(event.run, ("", "")) if event.run else ("", "")
+    run_name = name or _the("run", event.run)
+    where = f" in {environment}" if environment else ""
+    stage = (names.stages.get(event.stage, "") if event.stage else "") or _the("stage", event.stage)
+    of_run = f" of {run_name}{where}" if event.run else where
+    words = {
+        "run_name": run_name,
+        "run": f"{run_name}{where}",
+        "stage": f"{stage}{of_run}",
+        "target": f" in {data['environment']}" if data.get("environment") else where,
+        "start": f" from {_short(data['from_step_id'])}" if data.get("from_step_id") else "",
+        "until": f" until {data['until']}" if isinstance(data.get("until"), str) else "",
+        "downstream": " and what follows it" if data.get("scope") == "stage_and_downstream" else "",
+        "finding": FINDINGS.get(str(data.get("outcome")), "what it did outside"),
+        "removed": _removed(data),
+        "row": f" {_short(data.get('name') or data['id'])}" if data.get("name") or data.get("id") else "",
+        "changes": _changes(event),
+        "for_environment": f" for {data['environment']}" if data.get("environment") else "",
+        "destination": f" to {data['destination']}" if data.get("destination") else "",
+        "account": f"the account of {data['user']}" if data.get("user") else "an account",
+        "signing_key": _the("signing key", data.get("key_id")),
+        "api_key": _secret("API key", data, data.get("application")),
+        "token": _secret("token", data, data.get("user")),
+        "member": _the("member", data.get("user") or data.get("name") or data.get("id")),
+    }
+    for noun in ("workspace", "environment", "application", "pipeline", "policy", "release"):
+        words[noun] = _the(noun, data.get(noun) or data.get("name") or data.get(f"{noun}_id") or data.get("id"))
+    words["request"] = _request(event, data, words)
+    words["who"] = _who(event)
+    return words
+
+
+def _who(event: AuditFacts) -> str:
+    who = f"the application {event.actor}" if event.channel == "application" else event.actor or "the engine"
+    return f"{who}, for {event.on_behalf_of}," if event.on_behalf_of and not _decides(event) else who
+
+
+def _decides(event: AuditFacts) -> bool:
+    """Whether it is about a request, which the sentence tells by who asked for it."""
+    return "{request}" in said_of(event.action).to
+
+
+def _request(event: AuditFacts, data: Mapping[str, Any], words: Mapping[str, str]) -> str:
+    """A request by whose it is: "ann's rerun of nightly-billing in production"."""
+    kind = KINDS.get(str(data.get("kind")))
+    if kind is None:
+        return "a request"
+    whose = f"{event.on_behalf_of}'s" if event.on_behalf_of else "their own"
+    return f"{whose} {kind.format_map(words)}"
+
+
+def _verdict(event: AuditFacts, words: Mapping[str, str]) -> str:
+    """What was asked for and how it was judged: "ann's rerun of nightly-billing may go on"."""
+    data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
+    kind = KINDS.get(str(data.get("kind")), "request about {run}").format_map(words)
+    verdict = VERDICTS.get(str(data.get("disposition")) or event.code, VERDICTS["recovery_denied"])
+    reasons = data.get("reasons") or [{}]
+    why = f": {_short(reasons[0]['text'])}" if reasons[0].get("text") else ""
+    when = f", as {event.actor} looked at it," if event.on_behalf_of else ""
+    return f"{event.on_behalf_of or event.actor}'s {kind}{when} {verdict}{why}"
+
+
+def _why(event: AuditFacts) -> str:
+    """Why it was not done: what the refusal said where the event has it, otherwise what its code means."""
+    data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
+    return _short(data.get("detail") or WHY.get(event.code, event.code.replace("_", " ")))
+
+
+def _waits(event: AuditFacts) -> str:
+    """What an operation waits for that was asked for and not carried out; blank when it was."""
+    after: Mapping[str, Any] = event.after if isinstance(event.after, Mapping) else {}
+    if event.code == REVIEW or after.get("operation") == "review_required":
+        return "it waits for somebody else to let it go on"
+    if after.get("operation") != "awaiting_approval" or _decides(event):
+        return ""
+    return f"it waits for {_people(after)}"
+
+
+def _then(event: AuditFacts) -> str:
+    """What came of an action besides itself: a new run, or others who are still to agree."""
+    after: Mapping[str, Any] = event.after if isinstance(event.after, Mapping) else {}
+    if after.get("target"):
+        return f"; the new run is {after['target']}"
+    have, need = _votes(event, after)
+    return f"; {have} of {need} have agreed" if have < need else ""
+
+
+def _votes(event: AuditFacts, after: Mapping[str, Any]) -> tuple[int, int]:
+    """How many agreed of how many; equal where that is not what the event is about."""
+    if event.action == "gate.approve" and isinstance(event.data, Mapping):
+        return event.data.get("have", 0), event.data.get("need", 0)
+    if event.action == "operation.approve" and after.get("request") == "open":
+        return after["approvals"], after["needed"]
+    return 0, 0
+
+
+def _people(told: Mapping[str, Any]) -> str:
+    """How many of which role are asked for: "2 approvers", "one admin"."""
+    count, role = told.get("count") or 1, str(told.get("role") or "approver").replace("_", " ")
+    return f"one {role}" if count == 1 else f"{count} {role}s"
+
+
+def _removed(data: Mapping[str, Any]) -> str:
+    if "count" not in data:
+        return _the("run", data.get("id"))
+    runs = "1 run" if data["count"] == 1 else f"{data['count']} runs"
+    return f"{runs} that ended before {data['ended_before']}" if data.get("ended_before") else runs
+
+
+def _changes(event: AuditFacts) -> str:
+    """The fields that are other than before: " (rank 3 → 9)"."""
+    if not isinstance(event.after, Mapping):
+        return ""
+    before = event.before if isinstance(event.before, Mapping) else {}
+    told = [
+        f"{name.replace('_', ' ')} {_value(before[name])} → {_value(value)}"
+        if name in before
+        else f"{name.replace('_', ' ')} {_value(value)}"
+        for name, value in event.after.items()
+        if name not in before or before[name] != value
+    ]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _short(json.dumps(value) if isinstance(value, list | dict) else value) or "nothing"
+
+
+def _secret(noun: str, data: Mapping[str, Any], owner: Any) -> str:
+    prefix = f" {data['prefix']}…" if data.get("prefix") else ""
+    article = "the" if prefix else "an" if noun[0] in "AEIOU" else "a"
+    return f"{article} {noun}{prefix}{f' of {owner}' if owner else ''}"
+
+
+def _the(noun: str, name: Any) -> str:
+    return f"the {noun} {_short(name)}" if name else f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
