@@ -77,7 +77,10 @@ class Gate(models.Model):
             frozen_when("gate_final", "OLD.state <> 'open'", "a decided gate stays decided"),
             frozen_when(
                 "gate_asks_the_same",
-                "NEW.approver_role <> OLD.approver_role OR NEW.count <> OLD.count"
+                "NEW.stage_id <> OLD.stage_id OR NEW.moment <> OLD.moment OR NEW.epoch <> OLD.epoch"
+                " OR NEW.attempt IS DISTINCT FROM OLD.attempt OR NEW.request_digest <> OLD.request_digest"
+                " OR NEW.output IS DISTINCT FROM OLD.output"
+                " OR NEW.approver_role <> OLD.approver_role OR NEW.count <> OLD.count"
                 " OR NEW.require_person <> OLD.require_person OR NEW.opened_at <> OLD.opened_at"
                 " OR NEW.expires_at IS DISTINCT FROM OLD.expires_at",
                 "what a gate asks for is fixed as it opens",
