@@ -4,6 +4,7 @@ Durability is the database's: a task is a nudge that may be lost or doubled with
 they ran, one at a time, and nobody waits for a result.
 
 Queues: `recourse.clock` for what time alone does (a process of its own, so that no handler can hold it up),
+`recourse.notices` for notifications (under `up` the clock's process serves it: sending happens on threads of its own),
 `recourse.handlers` for hints that stages are ready for the console's own handlers, `recourse` for all else.
 """
 
@@ -43,6 +44,7 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             "pipelines.tasks.sweep": {"queue": "recourse.clock"},
             "pipelines.tasks.seal_audit": {"queue": "recourse.clock"},
             "recovery.tasks.carry_on": {"queue": "recourse.clock"},
+            "approvals.tasks.*": {"queue": "recourse.notices"},
             "pipelines.tasks.execute*": {"queue": "recourse.handlers"},
         },
         "timezone": "UTC",
@@ -61,6 +63,16 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
                 "task": "recovery.tasks.carry_on",
                 "schedule": SWEEP_SECONDS,
                 "options": {"expires": 5},
+            },
+            "notifications": {
+                "task": "approvals.tasks.tell",
+                "schedule": SWEEP_SECONDS,
+                "options": {"expires": 5},
+            },
+            "delivery-log": {
+                "task": "approvals.tasks.forget_deliveries",
+                "schedule": RETENTION_SECONDS,
+                "options": {"expires": RETENTION_SECONDS},
             },
             "retention": {
                 "task": "pipelines.tasks.retention",

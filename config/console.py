@@ -84,6 +84,8 @@ class Console:
         if samples:
             # All processes must agree on which handlers this console runs.
             os.environ["RECOURSE_HANDLERS"] = ",".join([*env.handlers, *samples.HANDLERS])
+        if not (env.public_url or env.production):
+            os.environ["RECOURSE_PUBLIC_URL"] = self.url
         for service in (web(listener, data_dir), clock(), workers(self.workers), beat()):
             supervisor.start(service)
         if not supervisor.wait_for(self._ready, seconds=READY_SECONDS):
@@ -194,8 +196,10 @@ def web(listener: socket.socket, data_dir: Path) -> Service:
 
 
 def clock() -> Service:
-    """The worker for what time alone does: apart from the others, so that no handler can hold up an expiry."""
-    return _celery("clock", "config.celery", [*WORKER, "-P", "solo", "-Q", "recourse.clock", "-n", "clock@%h"])
+    """The worker for what time alone does, and for notifications: apart from the others, so that no handler can hold up
+    an expiry or a message. Messages are sent on threads, so that no receiver can either."""
+    queues = ["-Q", "recourse.clock,recourse.notices"]
+    return _celery("clock", "config.celery", [*WORKER, "-P", "solo", *queues, "-n", "clock@%h"])
 
 
 def workers(count: int) -> Service:

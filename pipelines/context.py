@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from cryptography.fernet import Fernet
-from django.conf import settings
-
+from pipelines.encryption import fernet
 from pipelines.sql import execute, query, recordset
 
 REDACTED = "[REDACTED]"
@@ -27,7 +24,7 @@ def rows(run_id: uuid.UUID, items: Sequence[Mapping[str, Any]], attempt: uuid.UU
             "key": item["key"],
             "value": "" if item.get("is_sensitive") else item["value"],
             "is_sensitive": bool(item.get("is_sensitive")),
-            "secret": _fernet().encrypt(item["value"].encode()).hex() if item.get("is_sensitive") else None,
+            "secret": fernet().encrypt(item["value"].encode()).hex() if item.get("is_sensitive") else None,
             "attempt": attempt,
         }
         for item in items
@@ -78,11 +75,6 @@ def for_jobs(run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[dict[str, A
         "SELECT run_id, key, value, is_sensitive, secret FROM pipelines_contextitem WHERE run_id = ANY(%s) ORDER BY id",
         [list(run_ids)],
     ):
-        true_value = _fernet().decrypt(bytes(secret)).decode() if is_sensitive else value
+        true_value = fernet().decrypt(bytes(secret)).decode() if is_sensitive else value
         found.setdefault(run_id, []).append({"key": key, "value": true_value, "isSensitive": is_sensitive})
     return found
-
-
-@lru_cache(maxsize=1)
-def _fernet() -> Fernet:
-    return Fernet(settings.RECOURSE_ENCRYPTION_KEY)

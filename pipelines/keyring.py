@@ -28,11 +28,12 @@ from enum import StrEnum
 from time import monotonic
 from typing import Any, Protocol
 
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import InvalidToken
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from django.conf import settings
 from django.db import connection, transaction
 
+from pipelines.encryption import fernet
 from pipelines.ids import new_id
 from pipelines.sql import database_now, query
 
@@ -333,7 +334,7 @@ def _with_new_key(keys: Mapping[str, Mapping[str, Any]], key_id: str) -> Documen
     private = Ed25519PrivateKey.generate()
     made = {
         "public": base64.b64encode(private.public_key().public_bytes_raw()).decode(),
-        "private": _fernet().encrypt(private.private_bytes_raw()).decode(),
+        "private": fernet().encrypt(private.private_bytes_raw()).decode(),
         "state": KeyState.ACTIVE,
         "created_at": database_now().isoformat(),
     }
@@ -399,14 +400,10 @@ def _public(key_id: str, key: Mapping[str, Any]) -> PublicKey:
 def _opened(keyring: Keyring) -> SigningKey:
     key_id = str(keyring.active)
     try:
-        secret = _fernet().decrypt(keyring.document["keys"][key_id]["private"].encode())
+        secret = fernet().decrypt(keyring.document["keys"][key_id]["private"].encode())
         return SigningKey(key_id, Ed25519PrivateKey.from_private_bytes(secret))
     except (InvalidToken, KeyError, ValueError):
         raise Unavailable(f"the private half of the key {key_id} cannot be opened; rotate the signing key") from None
-
-
-def _fernet() -> Fernet:
-    return Fernet(settings.RECOURSE_ENCRYPTION_KEY)
 
 
 def _store() -> Store:

@@ -226,6 +226,14 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='delivery',
+            index=models.Index(condition=models.Q(('held_until__isnull', False)), fields=['channel'], name='delivery_held'),
+        ),
+        migrations.AddIndex(
+            model_name='delivery',
+            index=models.Index(condition=models.Q(('closed_at__isnull', False)), fields=['closed_at'], name='delivery_closed'),
+        ),
+        migrations.AddIndex(
+            model_name='delivery',
             index=models.Index(fields=['workspace', '-created_at', '-id'], name='delivery_newest'),
         ),
         migrations.AddConstraint(

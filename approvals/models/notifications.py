@@ -102,6 +102,8 @@ class Delivery(models.Model):
         constraints = [closed_set("state", DeliveryState, "delivery_state_known")]
         indexes = [
             models.Index(fields=["channel", "due_at"], name="delivery_due", condition=Q(state=DeliveryState.PENDING)),
+            models.Index(fields=["channel"], name="delivery_held", condition=Q(held_until__isnull=False)),
+            models.Index(fields=["closed_at"], name="delivery_closed", condition=Q(closed_at__isnull=False)),
             models.Index(fields=["workspace", "-created_at", "-id"], name="delivery_newest"),
         ]
 

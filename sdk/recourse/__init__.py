@@ -34,6 +34,7 @@ from recourse.handlers import Registry, default_registry, handler
 from recourse.jobs import Job
 from recourse.results import Failure, Success, Waiting
 from recourse.version import VERSION
+from recourse.webhooks import WebhookInvalid, verify_webhook
 from recourse.worker import Worker
 
 __all__ = [
@@ -69,7 +70,9 @@ __all__ = [
     "SyncClient",
     "Unauthorized",
     "Waiting",
+    "WebhookInvalid",
     "Worker",
     "default_registry",
     "handler",
+    "verify_webhook",
 ]
