@@ -85,8 +85,6 @@ class RuleForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the typ
         if counted and at_least is None and "at_least" in clean:
             self.add_error("at_least", f"must say how many {counted}")
         clean["at_least"] = 1 if at_least is None else at_least
-        for name in ("environments", "pipelines"):
-            clean[name] = list(dict.fromkeys(clean.get(name, ())))
         if workspace_id is None or any(name not in clean for name in rule_rows.FIELDS):
             return clean  # there is something else to put right first
         rule_rows.hold(workspace_id)

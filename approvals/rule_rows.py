@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Value
@@ -60,28 +60,38 @@ def problems(workspace_id: uuid.UUID, wanted: Mapping[str, Any], rule_id: uuid.U
     of the rule itself when there is one already.
     """
     found: Problems = {}
-    others = ApprovalRule.objects.filter(workspace_id=workspace_id).exclude(id=rule_id)
+    others = ApprovalRule.objects.filter(workspace_id=workspace_id)
+    if rule_id is not None:
+        others = others.exclude(id=rule_id)
     if others.annotate(lower=Lower("name")).filter(lower=Lower(Value(wanted["name"]))).exists():
         found["name"] = ["another approval rule has this name"]
     if strange := _strange(wanted["kinds"], gates.kinds()):
         found["kinds"] = [f"{strange}: what may wait for agreement is {', '.join(gates.kinds())}"]
     if not wanted["kinds"]:
         found["kinds"] = ["must name at least one kind of operation"]
-    environments = Environment.objects.filter(workspace_id=workspace_id, slug__in=wanted["environments"])
-    if strange := _strange(wanted["environments"], [PROTECTED, *environments.values_list("slug", flat=True)]):
-        found["environments"] = [f"no environment here is called {strange}"]
-    pipelines = Pipeline.objects.filter(workspace_id=workspace_id, slug__in=wanted["pipelines"])
-    if strange := _strange(wanted["pipelines"], pipelines.values_list("slug", flat=True)):
-        found["pipelines"] = [f"no pipeline here is called {strange}"]
+    found |= unknown_places(workspace_id, wanted["environments"], wanted["pipelines"])
     if not wanted["counted"] and wanted["at_least"] != 1:
         found["counted"] = [f"must say what there are {wanted['at_least']} of: {', '.join(Counted.values)}"]
     return found
 
 
+def unknown_places(workspace_id: uuid.UUID, environments: Sequence[str], pipelines: Sequence[str]) -> Problems:
+    """What a rule of any sort names and the workspace does not have, by field."""
+    found: Problems = {}
+    known = Environment.objects.filter(workspace_id=workspace_id, slug__in=environments)
+    if strange := _strange(environments, [PROTECTED, *known.values_list("slug", flat=True)]):
+        found["environments"] = [f"no environment here is called {strange}"]
+    there = Pipeline.objects.filter(workspace_id=workspace_id, slug__in=pipelines)
+    if strange := _strange(pipelines, there.values_list("slug", flat=True)):
+        found["pipelines"] = [f"no pipeline here is called {strange}"]
+    return found
+
+
 def add_rule(*, actor: Actor, wanted: Mapping[str, Any]) -> ApprovalRule:
     """A new rule, which binds what is asked for from now on. `wanted` has all of `FIELDS`, and `enabled`."""
-    row = ApprovalRule(workspace_id=actor.workspace_id, **wanted)
-    with audited(actor, SAVE, id=str(row.id), name=row.name, after=dict(wanted)) as entry:
+    given = _once(wanted)
+    row = ApprovalRule(workspace_id=actor.workspace_id, **given)
+    with audited(actor, SAVE, id=str(row.id), name=row.name, after=given) as entry:
         actor.require(ADMINISTER)
         hold(actor.workspace_id)
         _save(row, entry)
@@ -90,11 +100,14 @@ def add_rule(*, actor: Actor, wanted: Mapping[str, Any]) -> ApprovalRule:
 
 
 def change_rule(rule_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, Any]) -> ApprovalRule:
-    """Changes what is given of a rule. What waits asks for no less than before."""
-    with audited(actor, SAVE, id=str(rule_id), after=dict(changes)) as entry:
+    """Changes what is given of a rule; one that counts nothing any more is of any size. What waits asks for no less."""
+    given = _once(changes)
+    if given.get("counted") == "":
+        given.setdefault("at_least", 1)
+    with audited(actor, SAVE, id=str(rule_id), after=given) as entry:
         actor.require(ADMINISTER)
         row = _held(rule_id, actor, entry)
-        changed = {name: value for name, value in changes.items() if getattr(row, name) != value}
+        changed = {name: value for name, value in given.items() if getattr(row, name) != value}
         entry.before, entry.after = {name: getattr(row, name) for name in changed}, changed
         if not changed:
             entry.outcome = NO_OP
@@ -152,6 +165,11 @@ def _save(row: ApprovalRule, entry: Entry) -> None:
         raise Refusal("validation_error", f"{field}: {message}", errors=found)
     row.save()
     entry.data["rule"] = sentence(as_rule(row))
+
+
+def _once(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with nothing twice in a list."""
+    return {name: list(dict.fromkeys(one)) if isinstance(one, list) else one for name, one in values.items()}
 
 
 def _strange(named: Iterable[str], known: Iterable[str]) -> str:
