@@ -7,7 +7,7 @@ Approvals know who must agree and who did; what is then done belongs to the app 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,13 +47,17 @@ class Carrier(Protocol):
         """The plan now, for a look; nothing is locked. Raises what the state no longer takes."""
 
     def plan_again(self, request: ApprovalRequest) -> Planned:
-        """The plan now, from the locked rows. Raises what the state no longer takes."""
+        """The plan now, from the locked rows. Raises what the state no longer takes, and what its requester may do no
+        longer."""
 
     def carry_out(self, request: ApprovalRequest, moves: Moves, run: RunRow, *, actor: Actor) -> Carried | Refusal:
         """Does what was agreed to. A returned refusal is kept with what was written; a raised one undoes it."""
 
     def asked_anew(self, request: ApprovalRequest, planned: Planned, *, actor: Actor) -> None:
-        """The operation gets the plan and the verdict of the world as it is now; `request` is the new round."""
+        """The operation gets the plan and the verdict of the world as it is now; `request` is the new round.
+
+        Where that verdict denies, there is no new round, and the operation is denied.
+        """
 
     def close(self, request: ApprovalRequest, action: str, *, actor: Actor | None) -> None:
         """The operation follows its request: `reject`, `withdraw` or `expire`. Without an actor time did it."""
@@ -61,14 +65,23 @@ class Carrier(Protocol):
     def told(self, request: ApprovalRequest) -> Carried:
         """Where the operation stands now."""
 
+    def all_told(self, requests: Sequence[ApprovalRequest]) -> Mapping[uuid.UUID, Carried]:
+        """The same of many, by subject, in one query."""
+
 
 _carriers: dict[str, Carrier] = {}
+_end_with_run: set[str] = set()
 
 
-def register(kinds: Iterable[str], carrier: Carrier) -> None:
-    """Says what carries out operations of these kinds; approval rules may name them from then on."""
+def register(kinds: Iterable[str], carrier: Carrier, *, end_with_run: bool = False) -> None:
+    """Says what carries out operations of these kinds; approval rules may name them from then on.
+
+    `end_with_run`: once its run is cancelled, or past its deadline, nobody can agree to one of them any more.
+    """
     for kind in kinds:
         _carriers[kind] = carrier
+        if end_with_run:
+            _end_with_run.add(kind)
 
 
 def carrier(kind: str) -> Carrier:
@@ -78,3 +91,19 @@ def carrier(kind: str) -> Carrier:
 def kinds() -> list[str]:
     """The kinds that others may have to agree to, in the order in which they were registered."""
     return list(_carriers)
+
+
+def ending_with_run() -> frozenset[str]:
+    """The kinds that can never be carried out once their run is cancelled or past its deadline."""
+    return frozenset(_end_with_run)
+
+
+def told(requests: Iterable[ApprovalRequest]) -> dict[uuid.UUID, Carried]:
+    """Where the operations of requests stand now, by subject: one query for each carrier among them."""
+    by_carrier: dict[Carrier, list[ApprovalRequest]] = {}
+    for request in requests:
+        by_carrier.setdefault(carrier(request.kind), []).append(request)
+    found: dict[uuid.UUID, Carried] = {}
+    for one, some in by_carrier.items():
+        found |= one.all_told(some)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from pipelines.tenant_admin import TenantAdmin
-from recovery.models import EffectEvidence, Operation, OperationDecision, Reconciliation
+from recovery.models import EffectEvidence, Operation, Reconciliation
 
 
 @admin.register(Operation)
@@ -13,14 +13,6 @@ class OperationAdmin(TenantAdmin):
     found_by = ("pk", "run")
     list_display = ("id", "kind", "run_id", "state", "disposition", "requested_by", "channel", "created_at")
     list_select_related = ("requested_by",)
-
-
-@admin.register(OperationDecision)
-class OperationDecisionAdmin(TenantAdmin):
-    tenant = "operation__workspace"
-    found_by = ("operation",)
-    list_display = ("operation_id", "user", "approved", "at")
-    list_select_related = ("user",)
 
 
 @admin.register(EffectEvidence)

@@ -23,13 +23,14 @@ from recovery.filters import OperationFilter
 from recovery.operations import Done
 from recovery.plans import Asked
 from recovery.queries import operations
-from recovery.serializers import or_plan
-from recovery.states import OperationKind
+from recovery.serializers import or_asked, or_plan
+from recovery.states import OperationKind, OperationState
 from recovery.transitions import perform, preview
 
 
 class VerbEndpoint(OperationsEndpoint):
-    """A verb that is planned first: a dry run answers the plan, everything else what was done as planned."""
+    """A verb that is planned first: a dry run answers the plan, everything else what was done as planned, or 202 when
+    others must agree to it."""
 
     def asked(self, call: Call) -> Asked:
         raise NotImplementedError
@@ -41,7 +42,10 @@ class VerbEndpoint(OperationsEndpoint):
         asked = self.asked(call)
         if call.is_dry_run:
             return answer(preview(asked, actor=call.actor).as_json())
-        return answer(self.told(perform(asked, actor=call.actor, key=call.key, plan_digest=call.plan_digest)))
+        done = perform(asked, actor=call.actor, key=call.key, plan_digest=call.plan_digest)
+        if done.status == OperationState.AWAITING_APPROVAL:
+            return answer(serializers.verb_answer(done), 202)
+        return answer(self.told(done))
 
 
 @extend_schema_view(post=extend_schema(request=wire.PauseRequest, responses=or_plan(wire.Signal)))
@@ -74,7 +78,7 @@ class Resume(VerbEndpoint):
         return {"execution_id": str(done.run_id), "status": "resume_signal_sent"}
 
 
-@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_plan(serializers.CancelAnswer)))
+@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_asked(serializers.CancelAnswer)))
 class Cancel(VerbEndpoint):
     """Ends a run and everything unfinished in it, and lists what may still go on outside (P72–P75)."""
 
@@ -89,7 +93,7 @@ class Cancel(VerbEndpoint):
         return serializers.cancel_answer(done)
 
 
-@extend_schema_view(post=extend_schema(request=wire.RetryRequest, responses=or_plan(serializers.StageVerbAnswer)))
+@extend_schema_view(post=extend_schema(request=wire.RetryRequest, responses=or_asked(serializers.StageVerbAnswer)))
 class Retry(VerbEndpoint):
     """Begins a new epoch of a stage, in place; nothing of the old one is erased (P65–P68)."""
 
@@ -108,7 +112,7 @@ class Retry(VerbEndpoint):
         )
 
 
-@extend_schema_view(post=extend_schema(request=wire.SkipRequest, responses=or_plan(serializers.StageVerbAnswer)))
+@extend_schema_view(post=extend_schema(request=wire.SkipRequest, responses=or_asked(serializers.StageVerbAnswer)))
 class Skip(VerbEndpoint):
     """Leaves a stage out on purpose; what waits for it may go on (P69–P71)."""
 
@@ -176,7 +180,7 @@ class Acknowledge(LetterEndpoint):
         return dead_letters.ask_mark(OperationKind.ACKNOWLEDGE, call.target, reason=call.reason)
 
 
-@extend_schema_view(post=extend_schema(request=wire.RedriveRequest, responses=or_plan(serializers.LetterVerbAnswer)))
+@extend_schema_view(post=extend_schema(request=wire.RedriveRequest, responses=or_asked(serializers.LetterVerbAnswer)))
 class Redrive(LetterEndpoint):
     """Begins a new epoch of the stage, and closes the letter with it."""
 
@@ -188,7 +192,7 @@ class Redrive(LetterEndpoint):
         return dead_letters.ask_redrive(call.target, acknowledge_effects=acknowledged, reason=call.reason)
 
 
-@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_plan(serializers.LetterVerbAnswer)))
+@extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_asked(serializers.LetterVerbAnswer)))
 class Discard(LetterEndpoint):
     """It will not be done; the stage stays failed. Needs a reason."""
 

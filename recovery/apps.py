@@ -7,11 +7,16 @@ class RecoveryConfig(AppConfig):
     name = "recovery"
 
     def ready(self) -> None:
+        from approvals import gates
+        from approvals.screens import plans
         from pipelines import blockers, retention
         from pipelines.console import run_page
-        from recovery import waiting
-        from recovery.screens import run_sections
+        from recovery import carriers, waiting
+        from recovery.screens import plan_lines, run_sections
 
+        for kind, carrier in carriers.CARRIERS:
+            gates.register([kind], carrier, end_with_run=kind in carriers.END_WITH_RUN)
+        plans.told_by(gates.kinds(), plans.Teller(plan_lines.wanted, plan_lines.gist))
         blockers.also(waiting.blockers)
         run_page.with_sections(run_sections.sections)
         retention.stays_while(
@@ -21,4 +26,5 @@ class RecoveryConfig(AppConfig):
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")
         retention.goes_with_run("recovery_operation")
-        retention.goes_with_run("recovery_operationdecision", "operation_id", "recovery_operation")
+        retention.goes_with_run("approvals_approvalrequest")
+        retention.goes_with_run("approvals_requestdecision", "request_id", "approvals_approvalrequest")

@@ -9,6 +9,7 @@ from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
+from approvals.requests import preview
 from pipelines.access import DECIDE, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer
@@ -17,7 +18,7 @@ from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedV
 from pipelines.api.operations_serializers import time
 from pipelines.api.shapes import AnyJson, Flag, Identifier, ListOf, Moment, OneOf, Shape, Text
 from pipelines.paging import page_of, read_cut
-from recovery.decisions import decide_operation, find, preview, waiting
+from recovery.decisions import decide_operation, find, waiting
 from recovery.models import Operation
 from recovery.operations import Done
 from recovery.serializers import ReasonView, or_plan
@@ -89,7 +90,7 @@ class Decision(OperationsEndpoint):
     def post(self, call: Call) -> HttpResponse:
         _ = call.key  # checked like any other; the same decision again changes nothing, so there is nothing to remember
         if call.is_dry_run:
-            return answer(preview(call.target).as_json())
+            return answer(dict(preview(call.target.id, actor=call.actor).plan))
         approved: bool = call.body["approved"]
         done = decide_operation(
             call.target.id,

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Case, Q, When
+from django.db.models import Case, Prefetch, Q, When
 
+from approvals.models import ApprovalRequest, RequestDecision
+from approvals.states import RequestState
 from pipelines import queries
 from pipelines.access import Actor
 from pipelines.checkpoint_reading import verify_all
 from pipelines.models import Checkpoint, Run
-from recovery.models import Operation, OperationDecision
-from recovery.states import PENDING_OPERATION
+from recovery.models import Operation
 
 SOURCE, CHECKPOINT, OPERATION, DISPOSITION, APPROVAL, TARGET = KINDS = (
     "source",
@@ -72,7 +73,7 @@ class Found:
 
     runs: Mapping[uuid.UUID, Run]
     operations: Sequence[Operation]
-    decisions: Sequence[OperationDecision]
+    requests: Sequence[ApprovalRequest]  # every round, with its `decisions`
     checkpoints: Mapping[uuid.UUID, Checkpoint]
     verdicts: Mapping[uuid.UUID, str]
     complete: bool = True
@@ -91,13 +92,14 @@ def evidence_graph(actor: Actor, run: Run) -> Graph:
     ids = [one.checkpoint for one in operations if one.checkpoint]
     checkpoints = Checkpoint.objects.select_related("run").in_bulk(ids)
     verdicts = verify_all(list(checkpoints.values()))
-    decisions = OperationDecision.objects.filter(operation__in=operations).select_related("user").order_by("at", "id")
+    put = ApprovalRequest.objects.filter(subject__in=[one.id for one in operations]).order_by("round")
+    made = RequestDecision.objects.select_related("user").order_by("at", "id")
     return build(
         run.id,
         Found(
             runs={one.id: one for one in line} | forks,
             operations=operations,
-            decisions=list(decisions),
+            requests=list(put.prefetch_related(Prefetch("decisions", made))),
             checkpoints=checkpoints,
             verdicts={one: str(verdict) for one, verdict in zip(checkpoints, verdicts, strict=True)},
             complete=len(rows) <= MOST and not more,
@@ -121,10 +123,10 @@ def build(run_id: uuid.UUID, found: Found) -> Graph:
             edges += [Edge(source, start, "recorded"), Edge(start, node, "starts_from")]
         verdict = _add(nodes, _disposition_node(operation))
         edges.append(Edge(node, verdict, "judged"))
-        approvals = [_approval_node(one) for one in found.decisions if one.operation_id == operation.id]
-        if operation.state in PENDING_OPERATION:
-            approvals.append(_open_approval(operation))
-        edges += [Edge(verdict, _add(nodes, approval), "decided_by") for approval in approvals]
+        for request in found.requests:
+            if request.subject == operation.id:
+                approvals = [_add(nodes, approval) for approval in _approval_nodes(request)]
+                edges += [Edge(verdict, approval, "decided_by") for approval in approvals]
         if operation.target:
             edges.append(Edge(node, _add(nodes, _run_node(operation.target, found, made)), "made"))
     return Graph(tuple(nodes.values()), tuple(edges), found.complete)
@@ -193,13 +195,24 @@ def _disposition_node(operation: Operation) -> Node:
     return Node(node_id, DISPOSITION, title, operation.disposition, operation.created_at, facts)
 
 
-def _approval_node(decision: OperationDecision) -> Node:
-    name = decision.user.get_username()
-    status = "approved" if decision.approved else "rejected"
-    facts = {"decided_by": name, "reason": decision.reason}
-    return Node(f"approval:{decision.id}", APPROVAL, f"{status} by {name}", status, decision.at, facts)
+def _approval_nodes(request: ApprovalRequest) -> Iterable[Node]:
+    """What was decided about one round, and what that came to where no decision says it."""
+    for decision in request.decisions.all():
+        name = decision.user.get_username()
+        status = "approved" if decision.approved else "rejected"
+        facts = {"decided_by": name, "role": decision.role, "reason": decision.reason, "round": request.round}
+        yield Node(f"approval:{decision.id}", APPROVAL, f"{status} by {name}", status, decision.at, facts)
+    told = _OTHERWISE.get(RequestState(request.state))
+    if told is None:
+        return
+    facts = {"decided_by": None, "role": None, "reason": "", "round": request.round}
+    yield Node(f"request:{request.id}", APPROVAL, told, request.state, request.closed_at, facts)
 
 
-def _open_approval(operation: Operation) -> Node:
-    facts = {"decided_by": None, "reason": ""}
-    return Node(f"approval:{operation.id}", APPROVAL, "waits for somebody else", operation.state, None, facts)
+# how a round stands that was not closed by a decision
+_OTHERWISE = {
+    RequestState.OPEN: "waits for somebody else",
+    RequestState.WITHDRAWN: "withdrawn by who asked for it",
+    RequestState.EXPIRED: "expired: nobody decided in time",
+    RequestState.SUPERSEDED: "asked anew: the world had moved",
+}

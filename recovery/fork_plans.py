@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY
 from pipelines.states import COMMITTED_EFFECT, EffectState, StageState
 from recovery.dispositions import EffectFact, Reason, judge, undeclared
 from recovery.fork_world import ForkWorld
-from recovery.plans import Agreement, Asked, Difference, Line, Plan, may_repeat
+from recovery.plans import Asked, Difference, Line, Plan, may_repeat
 from recovery.world import StageFact
 
 RESTORE = "restore"  # the action of a kept stage's line
@@ -29,8 +28,8 @@ COMPARED = (
 )
 
 
-def plan_fork(world: ForkWorld, asked: Asked, *, asks_approval: bool) -> Plan:
-    """The plan of a rerun or replay. `asks_approval`: who asks may do it in this environment only when others agree.
+def plan_fork(world: ForkWorld, asked: Asked) -> Plan:
+    """The plan of a rerun or replay; who must agree to it is not said yet.
 
     A rerun keeps what the checkpoint says is done and runs X, all its descendants, and whatever else was not done; a
     replay keeps nothing.
@@ -50,7 +49,6 @@ def plan_fork(world: ForkWorld, asked: Asked, *, asks_approval: bool) -> Plan:
         differences=tuple(differences(world)),
         may_repeat=may_repeat(facts, [one for one in unseen if one is not None]),
         verdict=judge(facts, reasons),
-        agreements=_agreements(world) if asks_approval else (),
         environment=world.source.environment,
         source_release_id=str(world.was.release_id),
         release_id=str(world.will_be.release_id),
@@ -156,8 +154,3 @@ def _fact(world: ForkWorld, name: str) -> StageFact | None:
 def _acts_outside(world: ForkWorld, name: str) -> bool:
     stage = world.will_be.stage(name)
     return stage is not None and stage["effect_mode"] == "external"
-
-
-def _agreements(world: ForkWorld) -> tuple[Agreement, ...]:
-    why = f"{world.source.environment} is protected: somebody else must agree to what an operator asks for there"
-    return (Agreement(DECIDING_ROLES[0], 1, DEFAULT_EXPIRY, why),)

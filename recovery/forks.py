@@ -18,6 +18,8 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
+from approvals import requests
+from approvals.rules import Requirement
 from pipelines import audit, context
 from pipelines.access import FORK, FORK_PROTECTED, Actor
 from pipelines.audit import DENIED, NO_OP, Entry, audited
@@ -29,7 +31,7 @@ from pipelines.moves import IllegalMove, Moves
 from pipelines.sql import execute, recordset
 from pipelines.states import CheckpointMoment
 from pipelines.transitions import lock_run
-from recovery import fork_world, operations
+from recovery import agreements, fork_world, operations
 from recovery.fork_plans import plan_fork
 from recovery.fork_world import ForkWorld
 from recovery.models import Operation
@@ -79,7 +81,7 @@ def ask_fork(kind: OperationKind, run: Run, wish: Wish, *, actor: Actor, reason:
 
 def preview(asked: Asked, *, actor: Actor) -> Plan:
     """What the fork would be now. Nothing is locked or written; for a viewer it says what an operator's would need."""
-    return _plan(asked, asks_approval=not actor.may(FORK_PROTECTED))[1]
+    return plan_now(asked, actor=actor)[1]
 
 
 def fork(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "") -> Done:
@@ -99,11 +101,12 @@ def dispatch(operation: Operation, *, actor: Actor, replayed: bool = False) -> D
     """Makes the run of a reserved operation, planned and judged again; once, whoever tries.
 
     What no longer holds ends the operation, and its key is free again: `recovery_denied`, `plan_changed`, a right that
-    the requester has lost, a release that was revoked. A verdict that is worse by now puts it into review. Whoever
-    reserved the target is told of a new run, also when another request with the same key was quicker to make it.
+    the requester has lost, a release that was revoked, approvals that are void by now (`approval_stale`). A verdict
+    that is worse by now puts it into review. Whoever reserved the target is told of a new run, also when another
+    request with the same key was quicker to make it.
     """
     action, told = action_of(operation.kind), {"operation": str(operation.id), **operation.request}
-    if operation.decisions.exists():
+    if requests.agreed(operation.id) is not None:
         # asked for and decided in requests of their own, which have their events
         with transaction.atomic():
             answer = _locked(operation, actor, Entry())
@@ -126,10 +129,45 @@ def allow(operation: Operation, plan: Plan) -> None:
 
 
 def plan_again(operation: Operation, *, pinned: bool = False) -> tuple[ForkWorld, Plan]:
-    """The plan of a kept operation in the world as it is now; who must agree stays as it was when it was asked for."""
+    """The plan of a kept operation in the world as it is now; at least as many must agree as when it was asked for.
+
+    Refused when its requester may do it no longer (F150).
+    """
+    requester = operations.requester_of(operation)
+    requester.require(FORK)
     told: Mapping[str, Any] = operation.plan or {}
     release_id = uuid.UUID(told["release_id"]) if pinned else None
-    return _plan(operations.asked_of(operation), asks_approval=bool(told["approvals"]), pinned=release_id)
+    asked, frozen = operations.asked_of(operation), agreements.frozen_in(told)
+    return plan_now(asked, actor=requester, frozen=frozen, pinned=release_id)
+
+
+def plan_now(
+    asked: Asked, *, actor: Actor, frozen: Requirement | None = None, pinned: uuid.UUID | None = None
+) -> tuple[ForkWorld, Plan]:
+    """What the fork would be now, and who must agree to that when `actor` asks for it: at least as many as `frozen`."""
+    found = fork_world.read(asked, pinned=pinned)
+    plan = plan_fork(found, asked)
+    needed = agreements.needed(
+        plan,
+        workspace_id=actor.workspace_id,
+        kind=asked.kind,
+        environment=found.source.environment,
+        is_protected=found.source.is_protected,
+        pipeline=found.source.pipeline,
+        actor=actor,
+        frozen=frozen,
+    )
+    return found, agreements.with_agreement(plan, needed)
+
+
+def told_of(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What the answer tells of a fork, besides its target."""
+    return {
+        "from_step_id": plan["choices"].get("from_step_id"),
+        "environment": plan["environment"],
+        "release_id": plan["release_id"],
+        "release_changed": plan["release_changed"],
+    }
 
 
 def action_of(kind: str) -> str:
@@ -166,30 +204,17 @@ def _reserved(asked: Asked, actor: Actor, key: str, plan_digest: str) -> tuple[O
 
 
 def _begin(asked: Asked, actor: Actor, key: str, plan_digest: str, entry: Entry) -> Operation:
-    _, plan = _plan(asked, asks_approval=not actor.may(FORK_PROTECTED))
+    _, plan = plan_now(asked, actor=actor)
     entry.plan_digest = plan.digest
     operations.check_digest(plan, plan_digest)
     operation = operations.opened(asked, actor=actor, key=key, plan=plan)
     operations.record_verdict(actor, operation)
-    operation.result = _told(plan)
-    if not plan.verdict.lets_go_on:
-        operations.hold_back(operation)
-    elif plan.agreements:
-        operations.move(operation, "ask_approval")
-    else:
+    operation.result = told_of(plan.as_json())
+    operations.hold_back(operation, plan)
+    if operation.state == OperationState.EVALUATING:
         allow(operation, plan)
     operations.add(operation)
     return operation
-
-
-def _told(plan: Plan) -> dict[str, Any]:
-    """What the answer tells of a fork, besides its target."""
-    return {
-        "from_step_id": plan.choices.get("from_step_id"),
-        "environment": plan.environment,
-        "release_id": plan.release_id,
-        "release_changed": plan.release_id != plan.source_release_id,
-    }
 
 
 def _held_back(operation: Operation, entry: Entry, *, is_new: bool) -> Refusal | None:
@@ -200,11 +225,6 @@ def _held_back(operation: Operation, entry: Entry, *, is_new: bool) -> Refusal |
         return None
     entry.keep_refused(answer)
     return answer
-
-
-def _plan(asked: Asked, *, asks_approval: bool, pinned: uuid.UUID | None = None) -> tuple[ForkWorld, Plan]:
-    world = fork_world.read(asked, pinned=pinned)
-    return world, plan_fork(world, asked, asks_approval=asks_approval and world.source.is_protected)
 
 
 # The second transaction.
@@ -227,19 +247,21 @@ def _locked(operation: Operation, actor: Actor, entry: Entry) -> Done | Refusal:
 
 
 def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
+    agreed = requests.agreed(operation.id)
+    if agreed is not None and agreed[0] < agreed[1]:
+        detail = f"only {agreed[0]} of {agreed[1]} approvals still count: who gave them left or changed roles; ask anew"
+        return failed(operation, Refusal("approval_stale", detail))
     try:
+        check_protected(operation, agreed=agreed is not None)
         world, plan = plan_again(operation, pinned=True)
-        agreed = _was_agreed_to(operation)
-        check_right(operation, agreed=agreed)
     except Refusal as refused:
         return failed(operation, refused)
-    let_go = plan.verdict.lets_go_on or agreed
-    if plan.verdict.disposition == Disposition.RECOVERY_DENIED or not let_go:
-        operations.judged_anew(operation, plan, actor)
-        refusal = operations.hold_back(operation)
+    if plan.verdict.disposition == Disposition.RECOVERY_DENIED or not (plan.verdict.lets_go_on or agreed):
+        operations.judged_anew(operation, plan.as_json(), actor)
         operation.target = None
+        refusal = operations.hold_back(operation, plan)
         operations.update(operation)
-        return refusal
+        return refusal or operations.done(operation)
     if plan.digest != operation.plan_digest:
         return failed(operation, operations.plan_changed(plan))
     _make(operation, world, plan)
@@ -259,20 +281,12 @@ def failed(operation: Operation, refusal: Refusal) -> Refusal:
     return refusal
 
 
-def check_right(operation: Operation, *, agreed: bool) -> None:
-    """Refuses when the requester may no longer do what they asked for (F150); `agreed`: somebody else let it go on."""
-    requester = operations.requester_of(operation)
-    requester.require(FORK)
+def check_protected(operation: Operation, *, agreed: bool) -> None:
+    """Refuses what the requester may not do alone where the environment is protected, unless others agreed to it."""
     plan: Mapping[str, Any] = operation.plan or {}
     environment = Environment.objects.get(workspace_id=operation.workspace_id, slug=plan["environment"])
     if environment.protected and not (plan["approvals"] and agreed):
-        requester.require(FORK_PROTECTED)
-
-
-def _was_agreed_to(operation: Operation) -> bool:
-    """Whether somebody else agreed: by their decision, which is only ever added, not by what the operation says."""
-    agreed = operation.decisions.filter(approved=True)
-    return agreed.exclude(user_id=operation.requested_by_id).exists()
+        operations.requester_of(operation).require(FORK_PROTECTED)
 
 
 def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:

@@ -13,7 +13,10 @@ from recovery.states import TERMINAL_OPERATION, Disposition, OperationKind, Oper
 
 
 class Operation(models.Model):
-    """One recovery action. Its key, where it has one, makes it safe to repeat: the same request gets `result` again."""
+    """One recovery action. Its key, where it has one, makes it safe to repeat: the same request gets `result` again.
+
+    What others must agree to first is in its request (`approvals/models/requests.py`, by `subject`), which it follows.
+    """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     workspace = models.ForeignKey(Workspace, models.PROTECT, related_name="operations", db_index=False)
@@ -59,20 +62,6 @@ class Operation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
-
-
-class OperationDecision(models.Model):
-    """What somebody decided about an operation in review or awaiting approval; only ever added."""
-
-    operation = models.ForeignKey(Operation, models.CASCADE, related_name="decisions")
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
-    approved = models.BooleanField()
-    reason = models.TextField(blank=True)
-    at = models.DateTimeField(db_default=RecourseNow())
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["operation", "user"], name="operation_decision_once_per_person")]
-        triggers = [insert_only("operation_decision_insert_only")]
 
 
 class EffectEvidence(models.Model):

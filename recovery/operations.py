@@ -8,17 +8,23 @@ what is done (O27, I11).
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from django.db import IntegrityError
 
+from approvals import requests
+from approvals.gates import Planned
+from approvals.requests import Matter
+from approvals.rules import Requirement, strictest
 from pipelines import audit
 from pipelines.access import Actor, person
 from pipelines.audit import ALLOWED, DENIED, Entry
 from pipelines.errors import Refusal
 from pipelines.moves import IllegalMove
 from pipelines.sql import database_now
+from recovery import agreements
 from recovery.dispositions import GOES_ON
 from recovery.models import Operation
 from recovery.plans import NOTHING_TO_REPEAT, Asked, Plan, digest_of
@@ -79,9 +85,10 @@ def planned(operation: Operation, plan: Plan | None) -> None:
     operation.reasons = verdict.reasons_json()
 
 
-def judged_anew(operation: Operation, plan: Plan, actor: Actor) -> None:
-    """Gives a kept operation the plan of the world as it is now, and records the verdict of that (O27)."""
-    planned(operation, plan)
+def judged_anew(operation: Operation, plan: Mapping[str, Any], actor: Actor) -> None:
+    """Gives a kept operation the plan of the world as it is now, as JSON, and records the verdict of that (O27)."""
+    operation.plan, operation.plan_digest = dict(plan), plan["plan_digest"]
+    operation.disposition, operation.reasons = plan["disposition"], plan["reasons"]
     record_verdict(actor, operation)
 
 
@@ -171,29 +178,78 @@ def plan_changed(plan: Plan) -> Refusal:
     return Refusal("plan_changed", detail, extra={"plan": plan.as_json(), "plan_digest": plan.digest})
 
 
-def hold_back(operation: Operation) -> Refusal:
-    """Denies the operation, or leaves it in review, as its verdict says. Saving it is the caller's."""
-    if operation.disposition == Disposition.RECOVERY_DENIED:
-        move(operation, "deny")
-        operation.key = ""  # what was denied is looked at anew when it is asked for again
-    else:
-        move(operation, "ask_review")
-    return held_back(operation)
+def hold_back(operation: Operation, plan: Plan) -> Refusal | None:
+    """Denies the operation, or puts it before others, as its verdict and the rules say; saving it is the caller's.
+
+    The refusal that it then stands for; none where it only awaits approval, or may go on at once.
+    """
+    if plan.verdict.disposition == Disposition.RECOVERY_DENIED:
+        deny(operation)
+        return held_back(operation)
+    wanted = as_planned(operation, plan)
+    if wanted is None:
+        return None
+    move(operation, "ask_review" if wanted.in_review else "ask_approval")
+    requests.ask(matter_of(operation), wanted)
+    return held_back(operation) if wanted.in_review else None
+
+
+def deny(operation: Operation) -> None:
+    """What was denied by its verdict is looked at anew when it is asked for again: it keeps no key."""
+    move(operation, "deny")
+    operation.key = ""
+    operation.target = None
+
+
+def matter_of(operation: Operation) -> Matter:
+    """The operation, to be put before others."""
+    return Matter(
+        operation.workspace_id,
+        operation.id,
+        operation.kind,
+        operation.run_id,
+        operation.stage_id,
+        operation.requested_by_id,
+        operation.reason,
+    )
+
+
+def as_planned(operation: Operation, plan: Plan, was: Requirement | None = None) -> Planned | None:
+    """What others are asked to agree to, at least as many as before (`was`); None when nobody must."""
+    in_review = plan.verdict.disposition == Disposition.OPERATOR_REVIEW_REQUIRED
+    by_verdict = Requirement(why=("its verdict: somebody else must look at it first",)) if in_review else None
+    asked = agreements.frozen_in(plan.as_json())
+    requirement = strictest(strictest(asked, by_verdict), was)
+    if requirement is None:
+        return None
+    denied = denial(operation, plan) if plan.verdict.disposition == Disposition.RECOVERY_DENIED else None
+    return Planned(plan.as_json(), plan.digest, requirement, in_review, denied)
 
 
 def held_back(operation: Operation) -> Refusal:
     """The answer to an operation that its verdict, or a decision about it, holds back."""
-    denied = operation.state == OperationState.DENIED
-    told = [str(reason["text"]) for reason in operation.reasons]
-    why = f": {told[0]}" if told else ""
+    is_denied = operation.state == OperationState.DENIED
+    return _held_back(operation.id, operation.disposition, operation.reasons, operation.plan_digest, denied=is_denied)
+
+
+def denial(operation: Operation, plan: Plan) -> Refusal:
+    """The answer to an operation that this plan's verdict forbids."""
+    verdict = plan.verdict
+    return _held_back(operation.id, verdict.disposition, verdict.reasons_json(), plan.digest, denied=True)
+
+
+def _held_back(
+    operation_id: uuid.UUID, disposition: str, reasons: list[dict[str, Any]], digest: str, *, denied: bool
+) -> Refusal:
+    why = f": {reasons[0]['text']}" if reasons else ""
     return Refusal(
         "recovery_denied" if denied else "operator_review_required",
         f"this is denied{why}" if denied else f"somebody else with the right must let this go on{why}",
         extra={
-            "operation_id": str(operation.id),
-            "disposition": operation.disposition,
-            "reasons": operation.reasons,
-            "plan_digest": operation.plan_digest,
+            "operation_id": str(operation_id),
+            "disposition": disposition,
+            "reasons": reasons,
+            "plan_digest": digest,
         },
     )
 

@@ -140,8 +140,8 @@ def or_plan(answer: type[Shape]) -> Any:
     return PolymorphicProxySerializer(f"{answer.__name__}OrPlan", [answer, PlanView], resource_type_field_name=None)
 
 
-class VerbAnswer(Shape):
-    """What every verb answers at least."""
+class AskedAnswer(Shape):
+    """A request that others must agree to before anything is done; its id in `/v1/approvals` is the operation's."""
 
     operation_id = Identifier()
     execution_id = Identifier()
@@ -150,7 +150,17 @@ class VerbAnswer(Shape):
     disposition = OneOf(Disposition.values)
     replayed = Flag()
     plan_digest = Text(allow_null=True)
+
+
+class VerbAnswer(AskedAnswer):
+    """What every verb that was carried out answers at least."""
+
     execution_status = OneOf(RunStatus.values)
+
+
+def or_asked(answer: type[Shape]) -> dict[int, Any]:
+    """The answers of a verb that others may have to agree to."""
+    return {200: or_plan(answer), 202: AskedAnswer}
 
 
 class StageVerbAnswer(VerbAnswer):

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from celery import shared_task
 
+from approvals import requests
 from recovery import forks
 
 
 @shared_task(name="recovery.tasks.carry_on")
 def carry_on() -> dict[str, int]:
-    """Makes the runs that were reserved and left, and has operations follow the ends of their targets."""
-    return {"reserved": forks.carry_on_reserved(), "followed": forks.follow_targets()}
+    """Ends the requests that are over, makes the runs that were reserved and left, and has operations follow the ends
+    of their targets."""
+    return {
+        "expired": requests.expire_due(),
+        "reserved": forks.carry_on_reserved(),
+        "followed": forks.follow_targets(),
+    }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from approvals.rules import Requirement
 from pipelines.access import CANCEL, RECOVER, STEER, Actor
 from pipelines.audit import NO_OP, Entry, audited, standing
 from pipelines.errors import Refusal
@@ -21,13 +22,14 @@ from pipelines.moves import IllegalMove, Moves, Owner, RunRow, StageRow
 from pipelines.sql import execute, query
 from pipelines.states import RUN_NO_OPS, DeadLetterState
 from pipelines.transitions import cancel, lock_run, pause, resume
-from recovery import operations, world
+from recovery import agreements, operations, world
 from recovery.models import Operation
 from recovery.operations import Done
 from recovery.plans import STAGE_ONLY, Asked, Line, Plan, make_plan
-from recovery.states import Disposition, OperationKind
+from recovery.states import OperationKind, OperationState
 
 CarryOut = Callable[[Moves, RunRow, Asked, Plan], dict[str, Any]]
+REPEATING = frozenset({OperationKind.RETRY, OperationKind.REDRIVE})  # whoever asks for one asks for the gates behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def preview(asked: Asked, *, actor: Actor) -> Plan:
     _check_reason(asked)
     if not _is_visible(asked.run_id, actor):
         raise Refusal("not_found", "there is no such run")
-    return make_plan(world.read(asked.run_id), asked)
+    return plan_in_place(asked, actor=actor)
 
 
 def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "", verb: Verb | None = None) -> Done:
@@ -108,7 +110,7 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "",
 
     `verb` says how, where it is none of `VERBS`. Refused without a trace but the audit event: a state that the verb
     does not take, and `plan_changed`. A verdict that holds it back is kept, and answered as `operator_review_required`
-    or `recovery_denied` (I11).
+    or `recovery_denied` (I11). What others must agree to first is kept too, and answered as `awaiting_approval`.
     """
     verb = verb or VERBS[asked.kind]
     with audited(
@@ -130,30 +132,23 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "",
     return answer
 
 
-def carry_on(moves: Moves, run: RunRow, operation: Operation, *, actor: Actor) -> Done | Refusal:
-    """Carries out an operation in review that `actor` lets go on: planned and judged again, from the locked rows.
-
-    The caller holds the locks of the run and of the operation, has checked who decides, and commits what is written
-    also when a refusal is returned: with `recovery_denied` the operation is denied now; with `plan_changed` it stays in
-    review and has the new plan. What the state no longer takes is raised, and so is a right that the requester has lost
-    since; nothing is written then. The disposition stays as it was recorded, with `resolved_by`.
-    """
-    asked = operations.asked_of(operation)
-    operations.requester_of(operation).require(VERBS[asked.kind].capability)
-    plan = make_plan(world.read(run.id), asked)
-    if plan.verdict.disposition == Disposition.RECOVERY_DENIED:
-        operations.judged_anew(operation, plan, actor)
-        refusal = operations.hold_back(operation)
-        operations.update(operation)
-        return refusal
-    if plan.digest != operation.plan_digest:
-        operations.judged_anew(operation, plan, actor)
-        operations.update(operation)
-        return operations.plan_changed(plan)
-    operation.resolved_by_id = actor.user_id
-    _carry_out(VERBS[asked.kind], moves, run, asked, plan, operation)
-    operations.update(operation)
-    return operations.done(operation)
+def plan_in_place(asked: Asked, *, actor: Actor, frozen: Requirement | None = None) -> Plan:
+    """What the verb would do now and who must agree to that when `actor` asks for it: at least as many as `frozen`."""
+    now = world.read(asked.run_id)
+    plan = make_plan(now, asked)
+    if now.status in RUN_NO_OPS.get(asked.kind, ()):
+        return plan  # nobody need agree to nothing
+    needed = agreements.needed(
+        plan,
+        workspace_id=actor.workspace_id,
+        kind=asked.kind,
+        environment=now.environment,
+        is_protected=now.is_protected,
+        pipeline=now.pipeline,
+        actor=actor,
+        frozen=frozen,
+    )
+    return agreements.with_agreement(plan, needed)
 
 
 def _begin(
@@ -162,7 +157,7 @@ def _begin(
     stage = moves.stages[asked.stage_id] if asked.stage_id else None
     entry.before = standing(run, stage)
     try:
-        plan = make_plan(world.read(run.id), asked)
+        plan = plan_in_place(asked, actor=actor)
     except Refusal as refused:
         if refused.code != "gate_denied":
             raise
@@ -172,28 +167,30 @@ def _begin(
     operations.check_digest(plan, plan_digest)
     operation = operations.opened(asked, actor=actor, key=key, plan=plan)
     operations.record_verdict(actor, operation)
-    if not plan.verdict.lets_go_on:
-        refusal = operations.hold_back(operation)
+    refusal = operations.hold_back(operation, plan)
+    if operation.state != OperationState.EVALUATING:
         operations.add(operation)
-        return refusal
+        entry.data |= {"operation": str(operation.id), "status": operation.state}
+        return refusal or operations.done(operation)
     if run.status in RUN_NO_OPS.get(asked.kind, ()):
         entry.outcome = NO_OP
-    operations.move(operation, "allow")
-    _carry_out(verb, moves, run, asked, plan, operation)
+    carry_out(verb, moves, run, asked, plan, operation)
     operations.add(operation)
     entry.after = standing(run, stage)
     return operations.done(operation)
 
 
-def _carry_out(verb: Verb, moves: Moves, run: RunRow, asked: Asked, plan: Plan, operation: Operation) -> None:
-    """Walks the plan, and lets nothing commit that it does not say (F51)."""
-    if operation.resolved_by_id is not None:
-        operations.move(operation, "allow")
+def carry_out(verb: Verb, moves: Moves, run: RunRow, asked: Asked, plan: Plan, operation: Operation) -> None:
+    """Walks the plan, and lets nothing commit that it does not say (F51); under the run's lock. Saving the operation is
+    the caller's."""
+    operations.move(operation, "allow")
     expected: dict[str, tuple[str, int, bool]] = {
         stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages
     }
     expected |= {line.stage: (line.to, line.epoch, line.stale) for line in plan.lines}
     operation.result = verb.carry_out(moves, run, asked, plan)
+    if asked.kind in REPEATING:
+        moves.asked_by(run, operation.requested_by_id)
     found = {stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages}
     if found != expected:
         other = sorted(name for name in found if found[name] != expected[name])

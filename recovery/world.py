@@ -78,6 +78,7 @@ class World(HasEnd):
     workspace_id: uuid.UUID | None = None
     environment: str = ""
     is_protected: bool = False
+    pipeline: str = ""  # blank of an inline run
     release_id: uuid.UUID | None = None
     paused: bool = False
     deadline_at: datetime | None = None
@@ -108,12 +109,14 @@ def read(run_id: uuid.UUID) -> World:
     planned from that has another digest."""
     found = query(
         "SELECT r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.deadline_at,"
-        " r.failure_code FROM pipelines_run r JOIN pipelines_environment e ON e.id = r.environment_id WHERE r.id = %s",
+        " r.failure_code, coalesce(p.slug, '') FROM pipelines_run r"
+        " JOIN pipelines_environment e ON e.id = r.environment_id"
+        " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = %s",
         [run_id],
     )
     if not found:
         raise Refusal("not_found", "there is no such run")
-    status, now, workspace_id, environment, protected, release_id, paused, deadline_at, failure_code = found[0]
+    status, now, workspace_id, environment, protected, release_id, paused, deadline_at, failure_code, slug = found[0]
     return World(
         run_id=run_id,
         status=RunStatus(status),
@@ -122,6 +125,7 @@ def read(run_id: uuid.UUID) -> World:
         workspace_id=workspace_id,
         environment=environment,
         is_protected=protected,
+        pipeline=slug,
         release_id=release_id,
         paused=paused,
         deadline_at=deadline_at,

@@ -23,7 +23,7 @@ from recovery.forks import Wish
 from recovery.operations import Done
 from recovery.plans import Asked
 from recovery.screens.planned import Planned, checked, perform
-from recovery.states import OperationKind, OperationState
+from recovery.states import OperationKind
 
 acting = require_http_methods(["GET", "HEAD", "POST"])
 LONGEST_NAME = 255
@@ -74,9 +74,6 @@ def _planned(request: ScreenRequest, run: Run, kind: OperationKind, wish: Wish) 
         return asked if looking else checked(request, asked, forks.preview)
 
     def told(done: Done) -> str:
-        if done.status == OperationState.AWAITING_APPROVAL:
-            messages.warning(request, "It is kept, and waits until somebody else approves it.", done.status)
-            return reverse("console:operation", args=[done.operation_id])
         messages.success(request, f"This is the new run; {run.name} stays as it was.", done.status)
         return reverse("console:run", args=[done.result["execution_id"]])
 

@@ -11,6 +11,7 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
+from approvals.models import RequestDecision
 from pipelines import queries
 from pipelines.access import DECIDE
 from pipelines.console.acts import Act, Step, answer_of, ask
@@ -21,7 +22,7 @@ from pipelines.models import Run
 from pipelines.paging import page_of, read_cut
 from recovery import decisions
 from recovery.filters import OperationFilter
-from recovery.models import Operation, OperationDecision
+from recovery.models import Operation
 from recovery.operations import JUDGED
 from recovery.queries import operations
 from recovery.screens import offers, plan_lines
@@ -59,7 +60,7 @@ def operation_page(request: ScreenRequest, operation_id: uuid.UUID) -> HttpRespo
     if operation is None:
         raise Refusal("not_found", "there is no such operation")
     target = queries.visible_runs(actor).filter(id=operation.target).first() if operation.target else None
-    made = OperationDecision.objects.filter(operation=operation).select_related("user").order_by("at", "id")
+    made = RequestDecision.objects.filter(request__subject=operation.id).select_related("user").order_by("at", "id")
     context = {
         "operation": operation,
         "steps": plan_lines.deeds(operation.plan) if operation.plan else [],

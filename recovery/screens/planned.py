@@ -24,7 +24,7 @@ from recovery import answers, transitions
 from recovery.operations import Done
 from recovery.plans import Asked, Plan
 from recovery.screens import plan_lines
-from recovery.states import Disposition
+from recovery.states import Disposition, OperationState
 
 SALT = "plan that was shown"
 UNSAID = "-"  # a reason is asked for on the form, not before it
@@ -119,6 +119,8 @@ def perform(request: ScreenRequest, act: Act, planned: Planned) -> HttpResponse:
         return _show(request, act, planned, shown, reason, refusal)
     if done.replayed:
         messages.info(request, "A duplicate request: this was done already, and is not done twice.", "no_op")
+    if done.status == OperationState.AWAITING_APPROVAL:
+        return _to_asked(request, done)
     return go_on(request, planned.told(done))
 
 
@@ -204,6 +206,11 @@ def _read(text: str) -> Shown:
     except signing.BadSignature:
         return Shown()
     return Shown(digest, choices, tuple(Step(*step) for step in steps), key)
+
+
+def _to_asked(request: ScreenRequest, done: Done) -> HttpResponse:
+    messages.warning(request, "It is kept, and waits until somebody else approves it.", done.status)
+    return go_on(request, reverse("console:operation", args=[done.operation_id]))
 
 
 def _to_operation(request: ScreenRequest, refusal: Refusal) -> HttpResponse:

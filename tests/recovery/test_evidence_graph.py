@@ -14,12 +14,16 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from approvals.gates import Planned
+from approvals.models import ApprovalRequest, RequestDecision
+from approvals.requests import ask as put_before_others
+from approvals.rules import Requirement
 from pipelines import queries
 from pipelines.creation import Place
 from pipelines.models import Checkpoint, Environment, Run
 from recovery import evidence_graph as graphs
-from recovery import forks
-from recovery.models import Operation, OperationDecision
+from recovery import forks, operations
+from recovery.models import Operation
 from recovery.states import Disposition, OperationKind, OperationState
 from tests.cast import Api, Hand, Person
 from tests.recovery.stories import EXTERNAL, effect_of, in_review
@@ -57,13 +61,22 @@ def fork(start_run: StartRun, ask: Ask) -> Callable[..., tuple[Run, Operation]]:
     return make
 
 
+def requested(operation: Operation) -> ApprovalRequest:
+    """It was put before somebody else."""
+    return put_before_others(operations.matter_of(operation), Planned({}, "", Requirement()))
+
+
 def test_a_rerun_is_seen_whole_from_its_source_and_from_its_target(
     start_run: StartRun, fork: Any, people: dict[str, Person], as_person: Callable[[Person], Api]
 ) -> None:
     """O57, O59: source, checkpoint, operation, disposition, approval, target, whichever end one looks from."""
     source = start_run("load", name="nightly")
     target, operation = fork(source, disposition=Disposition.OPERATOR_REVIEW_REQUIRED)
-    OperationDecision.objects.create(operation=operation, user=people["approver"].user, approved=True, reason="checked")
+    request = requested(operation)
+    approver = people["approver"]
+    told = {"member": 1, "role": "approver", "approved": True, "reason": "checked"}
+    RequestDecision.objects.create(request=request, user=approver.user, **told)
+    ApprovalRequest.objects.filter(id=request.id).update(state="approved")
     for run in (source, target):
         answer = as_person(people["viewer"]).get(f"/v1/executions/{run.id}/evidence")
         assert answer.status_code == 200
@@ -85,7 +98,12 @@ def test_a_rerun_is_seen_whole_from_its_source_and_from_its_target(
         assert by_kind["target"]["facts"]["execution_id"] == str(target.id)
         assert by_kind["checkpoint"]["status"] == "valid"
         assert by_kind["disposition"]["status"] == "operator_review_required"
-        assert by_kind["approval"]["facts"] == {"decided_by": "approver-acme", "reason": "checked"}
+        assert by_kind["approval"]["facts"] == {
+            "decided_by": "approver-acme",
+            "role": "approver",
+            "reason": "checked",
+            "round": 1,
+        }
 
 
 def test_a_target_that_is_only_reserved_is_told_as_such(
@@ -102,10 +120,10 @@ def test_a_target_that_is_only_reserved_is_told_as_such(
 
 def test_what_waits_for_somebody_has_an_open_approval(start_run: StartRun, ask: Ask, people: dict[str, Person]) -> None:
     source = start_run("load")
-    ask(source, state=OperationState.AWAITING_APPROVAL)
+    requested(ask(source, state=OperationState.AWAITING_APPROVAL))
     graph = graphs.evidence_graph(people["viewer"].actor, source)
     (approval,) = [node for node in graph.nodes if node.kind == "approval"]
-    assert (approval.status, approval.facts["decided_by"]) == ("awaiting_approval", None)
+    assert (approval.status, approval.facts["decided_by"]) == ("open", None)
     assert "target" not in {node.kind for node in graph.nodes}
 
 

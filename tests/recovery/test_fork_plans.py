@@ -9,8 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from approvals.rules import Requirement
 from pipelines.checkpoint_reading import Done
 from pipelines.states import RunStatus, StageState
+from recovery.agreements import with_agreement
 from recovery.dispositions import EffectFact
 from recovery.fork_plans import judged, plan_fork
 from recovery.fork_world import ForkWorld, Shape
@@ -71,7 +73,7 @@ def worlds(draw: st.DrawFn) -> tuple[ForkWorld, Asked]:
 def test_every_stage_of_the_release_is_kept_or_runs_and_none_is_both(told: tuple[ForkWorld, Asked]) -> None:
     """F51: complete; X and all behind it run, and only what the checkpoint says is done is kept."""
     world, asked = told
-    plan = plan_fork(world, asked, asks_approval=False)
+    plan = plan_fork(world, asked)
     kept, again = [line.stage for line in plan.kept], [line.stage for line in plan.run_again]
     assert sorted(kept + again) == sorted(world.will_be.names)
     assert set(kept) == set(world.done)
@@ -91,16 +93,16 @@ def test_every_stage_of_the_release_is_kept_or_runs_and_none_is_both(told: tuple
 @given(worlds())
 def test_the_same_world_has_the_same_digest_and_asking_for_approval_another(told: tuple[ForkWorld, Asked]) -> None:
     world, asked = told
-    plan = plan_fork(world, asked, asks_approval=False)
-    assert plan.digest == plan_fork(world, asked, asks_approval=False).digest
-    assert plan.digest != plan_fork(world, asked, asks_approval=True).digest
+    plan = plan_fork(world, asked)
+    assert plan.digest == plan_fork(world, asked).digest
+    assert plan.digest != with_agreement(plan, Requirement()).digest
 
 
 @given(worlds())
 def test_what_runs_again_is_judged_and_what_is_kept_is_not(told: tuple[ForkWorld, Asked]) -> None:
     """Model §2 Disposition: of a replay everything, of a rerun what would be repeated; never blindly (§3.9)."""
     world, asked = told
-    plan = plan_fork(world, asked, asks_approval=False)
+    plan = plan_fork(world, asked)
     again = {line.stage for line in plan.run_again}
     facts, unseen = judged(world, again)
     assert {fact.stage for fact in facts} == {fact.stage for fact in world.source.effects if fact.stage in again}
@@ -130,4 +132,4 @@ def test_a_posture_counts_also_for_what_is_kept() -> None:
         ([{"class": "internal_state", "committed": True}], Disposition.RECOVERY_ALLOWED),
     ):
         world = ForkWorld(source, shape, shape, "b", uuid.UUID(int=9), done, posture)
-        assert plan_fork(world, asked, asks_approval=False).verdict.disposition == disposition, posture
+        assert plan_fork(world, asked).verdict.disposition == disposition, posture

@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import transaction
 
+from approvals.requests import Answer, decide_request
 from pipelines import sweeps
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import AuditEvent, Run, Stage
 from pipelines.moves import IllegalMove
 from pipelines.sql import query
-from pipelines.transitions import lock_run
 from recovery import transitions
 from recovery.models import Operation
 from recovery.operations import Done
 from recovery.plans import Asked, Plan
-from recovery.transitions import carry_on, perform, preview
+from recovery.transitions import perform, preview
 from tests.cast import Api, Hand, Person, stages_of
 from tests.clock import Clock
 from tests.concurrency.crew import Crew, crew_of
@@ -437,12 +436,11 @@ def test_the_state_comes_before_the_disposition(start_run: StartRun, hand: Hand,
     assert not Operation.objects.filter(kind="retry").exists()
 
 
-def let_go_on(operation: Operation, actor: Actor) -> Done | Refusal:
-    """As a decision does it, under the locks of run and operation."""
-    with transaction.atomic():
-        moves, run = lock_run(operation.run_id, actor)
-        locked = Operation.objects.select_for_update().get(id=operation.id)
-        return carry_on(moves, run, locked, actor=actor)
+def let_go_on(operation: Operation, actor: Actor) -> Answer | Refusal:
+    try:
+        return decide_request(operation.id, actor=actor, approved=True)
+    except Refusal as refusal:
+        return refusal
 
 
 def test_an_operation_in_review_goes_on_when_somebody_lets_it(
@@ -454,7 +452,7 @@ def test_an_operation_in_review_goes_on_when_somebody_lets_it(
     route, body = f"/v1/stages/{pay.id}/retry", {"client_request_id": key, "reason": "seen at the provider"}
     clients["operator"].post(route, body)
     done = let_go_on(Operation.objects.get(), people["approver"].actor)
-    assert isinstance(done, Done)
+    assert isinstance(done, Answer)
     operation = Operation.objects.get()
     assert (operation.state, operation.disposition) == ("succeeded", "operator_review_required")
     assert operation.resolved_by_id == people["approver"].user.pk
@@ -495,7 +493,7 @@ def test_an_operation_in_review_whose_world_moved_asks_anew_with_the_new_plan(
     assert asked_anew.state == "review_required"
     assert asked_anew.plan_digest == refused.extra["plan_digest"] != operation.plan_digest
     assert Stage.objects.get(id=pay.id).epoch == 1
-    assert isinstance(let_go_on(asked_anew, people["approver"].actor), Done)
+    assert isinstance(let_go_on(asked_anew, people["approver"].actor), Answer)
 
 
 def test_a_redrive_is_held_back_as_a_retry_is_and_its_letter_stays_open(

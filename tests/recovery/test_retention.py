@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
+from approvals.models import ApprovalRequest, RequestDecision
+from approvals.requests import decide_request
 from pipelines import retention
 from pipelines.handler_checkpoints import add_evidence
 from pipelines.models import AuditEvent, Checkpoint, CheckpointEvidence, Effect, Run
 from pipelines.postures import Left
 from pipelines.sql import query
 from recovery import forks
-from recovery.decisions import decide_operation
-from recovery.models import EffectEvidence, Operation, OperationDecision, Reconciliation
+from recovery.models import EffectEvidence, Operation, Reconciliation
 from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
@@ -54,9 +55,9 @@ def test_all_that_recovery_leaves_goes_with_its_run(
     add_evidence(checkpoint.id, {"seen": True}, "0" * 64, "a service")
     effect_of(run, "pay", key="k-2")
     operation = in_review(run)
-    decide_operation(operation.id, actor=people["approver"].actor, approved=False, reason="no")
-    left = (Checkpoint, CheckpointEvidence, Effect, EffectEvidence, Reconciliation, Operation, OperationDecision)
-    assert all(model.objects.exists() for model in left)
+    decide_request(operation.id, actor=people["approver"].actor, approved=False, reason="no")
+    left = (Checkpoint, CheckpointEvidence, Effect, EffectEvidence, Reconciliation, Operation, ApprovalRequest)
+    assert all(model.objects.exists() for model in (*left, RequestDecision))
     told = AuditEvent.objects.count()
     assert months_later(clock) == 1
     for dependent in retention.DEPENDENTS:
@@ -70,7 +71,7 @@ def test_what_waits_for_somebody_keeps_its_run(
     """Model §2 Operation: one in review stays until somebody decides."""
     operation = in_review(in_doubt(start_run, hand))
     assert months_later(clock) == 0
-    decide_operation(operation.id, actor=people["approver"].actor, approved=False, reason="no")
+    decide_request(operation.id, actor=people["approver"].actor, approved=False, reason="no")
     assert retention.remove_older_than(30) == 1
     assert not Operation.objects.exists()
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from approvals.models import RequestDecision
 from pipelines.access import Actor, person
 from pipelines.creation import Place
 from pipelines.models import AuditEvent, Effect, Environment, Member, Run, Stage
 from recovery import forks
-from recovery.models import Operation, OperationDecision
+from recovery.models import Operation
 from tests.cast import Api, Hand, Person, stages_of
 from tests.factories import MemberFactory
 from tests.recovery.stories import clear, effect_of, in_review
@@ -177,7 +178,7 @@ def test_who_lacks_the_right_does_not_decide(
     operation = in_review(failed)
     answer = decide(as_person(people[role]), operation)
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
-    assert not OperationDecision.objects.exists()
+    assert not RequestDecision.objects.exists()
 
 
 def test_another_workspace_has_nothing_to_decide_here(failed: Run, outsider: Person, as_person: AsPerson) -> None:
@@ -252,7 +253,7 @@ def test_a_world_that_moved_asks_anew_with_the_new_plan(
     assert (answer.status_code, answer.json()["code"]) == (409, "plan_changed")
     assert answer.json()["plan"]["disposition"] == "recovery_allowed_reconciled"
     assert forks_of(failed) == []
-    assert not OperationDecision.objects.exists()
+    assert not RequestDecision.objects.exists()
     operation.refresh_from_db()
     assert (operation.state, operation.plan_digest) == ("review_required", answer.json()["plan_digest"])
     second = decide(approver, operation, reason="fine", plan_digest=operation.plan_digest)
@@ -317,7 +318,7 @@ def test_the_same_decision_again_changes_nothing_and_another_is_refused(
     ):
         answer = decide(api, operation, approved=approved, reason=reason)
         assert (answer.status_code, answer.json()["code"]) == (409, "gate_decision_conflict")
-    assert len(forks_of(failed)) == OperationDecision.objects.count() == 1
+    assert len(forks_of(failed)) == RequestDecision.objects.count() == 1
 
 
 def test_a_dry_run_of_a_decision_tells_what_it_would_do_now(
@@ -361,7 +362,7 @@ def test_a_requester_who_lost_the_right_gets_no_run(in_production: Run, operator
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
     assert "viewer" in answer.json()["detail"]
     assert forks_of(in_production) == []
-    assert Operation.objects.get(id=told["operation_id"]).state == "failed"
+    assert Operation.objects.get(id=told["operation_id"]).state == "awaiting_approval"
 
 
 def test_a_requester_who_left_gets_no_run(in_production: Run, approver: Api) -> None:

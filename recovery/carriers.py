@@ -1,0 +1,139 @@
+"""How operations that others agreed to are planned again and carried out: verbs in place at once, forks by way of a
+reserved target. Registered with `approvals/gates.py` by `recovery/apps.py`.
+
+The operation follows its request. Nothing here decides who may agree. Serves O45, F51, F150, I10, I11.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from approvals.gates import Carried, Planned
+from approvals.models import ApprovalRequest
+from approvals.rules import Requirement
+from pipelines.access import Actor
+from pipelines.errors import Refusal
+from pipelines.moves import IllegalMove, Moves, RunRow
+from recovery import agreements, forks, operations
+from recovery.models import Operation
+from recovery.plans import Plan
+from recovery.states import Disposition, OperationKind, OperationState
+from recovery.transitions import VERBS, carry_out, plan_in_place
+
+# what closes a request → the move of its operation
+FOLLOWS = {"reject": "deny", "withdraw": "withdraw", "expire": "expire"}
+
+
+class _Carrier:
+    """What both kinds do alike."""
+
+    def preview(self, request: ApprovalRequest) -> Planned:
+        operation = Operation.objects.select_related("requested_by").get(id=request.subject)
+        return _planned(operation, self.plan(operation), request)
+
+    def plan_again(self, request: ApprovalRequest) -> Planned:
+        operation = _locked(request)
+        return _planned(operation, self.plan(operation), request)
+
+    def carry_out(self, request: ApprovalRequest, moves: Moves, run: RunRow, *, actor: Actor) -> Carried | Refusal:
+        operation = _locked(request)
+        plan = self.plan(operation)
+        if plan.digest != request.plan_digest:
+            raise IllegalMove(f"operation {operation.id} was agreed to as {request.plan_digest}, is {plan.digest}")
+        if operation.state == OperationState.REVIEW_REQUIRED:
+            operation.resolved_by_id = actor.user_id
+        self.begin(operation, plan, moves, run)
+        operations.update(operation)
+        return self.going_on(operation, actor)
+
+    def asked_anew(self, request: ApprovalRequest, planned: Planned, *, actor: Actor) -> None:
+        operation = _locked(request)
+        operations.judged_anew(operation, planned.plan, actor)
+        if operation.kind in forks.FORKS:
+            operation.result = forks.told_of(planned.plan)
+        if operation.disposition == Disposition.RECOVERY_DENIED:
+            operations.deny(operation)
+        elif planned.in_review and operation.state == OperationState.AWAITING_APPROVAL:
+            operations.move(operation, "ask_review")
+        operations.update(operation)
+
+    def close(self, request: ApprovalRequest, action: str, *, actor: Actor | None) -> None:
+        operation = _locked(request)
+        operations.move(operation, FOLLOWS[action])
+        operations.update(operation)
+
+    def told(self, request: ApprovalRequest) -> Carried:
+        return _carried(Operation.objects.get(id=request.subject))
+
+    def all_told(self, requests: Sequence[ApprovalRequest]) -> Mapping[uuid.UUID, Carried]:
+        rows = Operation.objects.filter(id__in=[request.subject for request in requests])
+        return {operation.id: _carried(operation) for operation in rows.defer("plan", "request")}
+
+    def plan(self, operation: Operation) -> Plan:
+        """The plan in the world as it is now. Raises when the requester may do it no longer."""
+        raise NotImplementedError
+
+    def begin(self, operation: Operation, plan: Plan, moves: Moves, run: RunRow) -> None:
+        """Does in this transaction what is done in it."""
+        raise NotImplementedError
+
+    def going_on(self, operation: Operation, actor: Actor) -> Carried:
+        return _carried(operation)
+
+
+class InPlace(_Carrier):
+    """Retry, redrive, skip, cancel, discard: done in the transaction of the decision."""
+
+    def plan(self, operation: Operation) -> Plan:
+        asked = operations.asked_of(operation)
+        requester = operations.requester_of(operation)
+        requester.require(VERBS[asked.kind].capability)
+        return plan_in_place(asked, actor=requester, frozen=agreements.frozen_in(operation.plan or {}))
+
+    def begin(self, operation: Operation, plan: Plan, moves: Moves, run: RunRow) -> None:
+        asked = operations.asked_of(operation)
+        carry_out(VERBS[asked.kind], moves, run, asked, plan, operation)
+
+
+class Fork(_Carrier):
+    """Rerun and replay: the target is reserved in the transaction of the decision, and made after it."""
+
+    def plan(self, operation: Operation) -> Plan:
+        return forks.plan_again(operation)[1]
+
+    def begin(self, operation: Operation, plan: Plan, moves: Moves, run: RunRow) -> None:
+        forks.allow(operation, plan)
+
+    def going_on(self, operation: Operation, actor: Actor) -> Carried:
+        def make() -> Carried:
+            forks.dispatch(operation, actor=actor)
+            return _carried(Operation.objects.get(id=operation.id))
+
+        return Carried(operation.state, operation.disposition, then=make)
+
+
+def _locked(request: ApprovalRequest) -> Operation:
+    rows = Operation.objects.select_related("requested_by").select_for_update(no_key=True, of=("self",))
+    return rows.get(id=request.subject)
+
+
+def _planned(operation: Operation, plan: Plan, request: ApprovalRequest) -> Planned:
+    was = Requirement(request.approver_role, request.count, why=tuple(request.why))
+    planned = operations.as_planned(operation, plan, was)
+    if planned is None:
+        raise IllegalMove(f"operation {operation.id} waits, and nobody need agree to it")
+    return planned
+
+
+def _carried(operation: Operation) -> Carried:
+    made = operation.result.get("execution_id")
+    return Carried(operation.state, operation.disposition, uuid.UUID(made) if made else None)
+
+
+_IN_PLACE, _FORK = InPlace(), Fork()
+# the kinds that rules may name, each with what carries it out
+CARRIERS: tuple[tuple[OperationKind, InPlace | Fork], ...] = tuple(
+    (kind, _FORK if kind in forks.FORKS else _IN_PLACE) for kind in agreements.RULED
+)
+END_WITH_RUN = frozenset({OperationKind.RETRY, OperationKind.REDRIVE, OperationKind.SKIP, OperationKind.CANCEL})
