@@ -2,6 +2,8 @@
 
 from django.urls import path
 
+from approvals.screens import decision_pages as decisions
+from approvals.screens import inbox_pages as inbox
 from config import login
 from pipelines.console import checkpoint_pages as checkpoints
 from pipelines.console import views as pipelines
@@ -41,9 +43,11 @@ urlpatterns = [
     path("stages/<uuid:stage_id>/reconcile/", effects.reconcile_stage, name="reconcile"),
     path("operations/", operations.operation_list, name="operations"),
     path("operations/<uuid:operation_id>/", operations.operation_page, name="operation"),
-    path("operations/<uuid:operation_id>/approve/", operations.approve, name="operation-approve"),
-    path("operations/<uuid:operation_id>/reject/", operations.reject, name="operation-reject"),
-    path("approvals/", operations.approvals, name="approvals"),
+    path("approvals/", inbox.approvals, name="approvals"),
+    path("approvals/<uuid:item_id>/", decisions.approval, name="approval"),
+    path("approvals/<uuid:item_id>/approve/", decisions.approve, name="approval-approve"),
+    path("approvals/<uuid:item_id>/reject/", decisions.reject, name="approval-reject"),
+    path("approvals/<uuid:item_id>/withdraw/", decisions.withdraw, name="approval-withdraw"),
     path("dead-letters/", pipelines.dead_letter_list, name="dead-letters"),
     path("dead-letters/<uuid:letter_id>/acknowledge/", letters.acknowledge, name="acknowledge"),
     path("dead-letters/<uuid:letter_id>/redrive/", letters.redrive, name="redrive"),

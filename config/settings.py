@@ -63,7 +63,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "recovery.screens.context.waiting_approvals",
+                "approvals.screens.context.waiting_approvals",
             ],
         },
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import Any
 
 from django.http import HttpRequest
@@ -17,4 +18,4 @@ def waiting_approvals(request: HttpRequest) -> dict[str, Any]:
     visit = getattr(request, "visit", None)
     if visit is None:
         return {}
-    return {"waiting_approvals": lambda: inbox.count_mine(visit.actor, MOST)}
+    return {"waiting_approvals": cache(partial(inbox.count_mine, visit.actor, MOST))}  # a page may say it twice

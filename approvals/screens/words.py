@@ -14,11 +14,11 @@ SHORTEST_WARNING, LONGEST_WARNING = timedelta(minutes=1), timedelta(hours=1)
 
 
 def title(item: Item) -> str:
-    """`Gate after publish in orders`, `Retry of load in orders`."""
+    """`Gate after publish in orders`, `Retry of load in orders`, `Rerun of orders`."""
+    where = f"{item.stage} in {item.run_name}" if item.stage else item.run_name
     if item.type == GATE:
-        return f"Gate {item.moment} {item.stage} in {item.run_name}"
-    of = f" of {item.stage}" if item.stage else ""
-    return f"{item.kind.replace('_', ' ').capitalize()}{of} in {item.run_name}"
+        return f"Gate {item.moment} {where}"
+    return f"{item.kind.replace('_', ' ').capitalize()} of {where}"
 
 
 def gist(item: Item) -> str:
@@ -47,6 +47,12 @@ def roles(item: Item) -> str:
     """Who may decide: `approver, release manager or admin`."""
     *others, last = [role.replace("_", " ") for role in roles_from(item.role)]
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def least_role(item: Item) -> str:
+    """The same in short: `approver or higher`."""
+    role = item.role.replace("_", " ")
+    return role if roles_from(item.role) == (item.role,) else f"{role} or higher"
 
 
 def is_short(item: Item, now: datetime) -> bool:

@@ -18,6 +18,7 @@ from pipelines.console import offers
 
 register = template.Library()
 
+PIPS = 6
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -91,6 +92,12 @@ def unlocalized(number: float) -> str:
 def capped(count: int, cap: int = 1000) -> str:
     """A count that was not counted to its end: `1,000+`."""
     return f"{cap:,}+" if count > cap else f"{count:,}"
+
+
+@register.filter
+def pips(have: int, need: int) -> str:
+    """How many of a few, at a glance; nothing of many."""
+    return "●" * have + "○" * (need - have) if need <= PIPS else ""
 
 
 @register.filter

@@ -1,4 +1,4 @@
-"""What a person could do to an operation or an effect now, and why not: pure; the verbs check again."""
+"""What a person could do to an effect now, and why not: pure; the verbs check again."""
 
 from __future__ import annotations
 
@@ -6,18 +6,6 @@ from pipelines.access import RESOLVE, Actor
 from pipelines.console.offers import Offer, missing_right
 from pipelines.models import Effect
 from pipelines.states import StageState
-from recovery.decisions import RIGHTS
-from recovery.models import Operation
-from recovery.states import PENDING_OPERATION, OperationState
-
-
-def for_operation(operation: Operation, actor: Actor) -> list[Offer]:
-    """Letting it go on, or denying it."""
-    refusal = _undecidable(operation, actor)
-    return [
-        Offer("operation-approve", "Let it go on…", operation.id, refusal),
-        Offer("operation-reject", "Deny…", operation.id, refusal, danger=True),
-    ]
 
 
 def for_effect(effect: Effect, actor: Actor) -> list[Offer]:
@@ -31,14 +19,3 @@ def for_effect(effect: Effect, actor: Actor) -> list[Offer]:
     if effect.stage.state == StageState.NEEDS_RECONCILIATION:
         found.append(Offer("reconcile", "Reconcile the stage…", effect.stage_id, refusal))
     return found
-
-
-def _undecidable(operation: Operation, actor: Actor) -> str:
-    if operation.state not in PENDING_OPERATION:
-        return f"It is {operation.get_state_display().lower().replace('_', ' ')}: there is nothing to decide."
-    right = RIGHTS[OperationState(operation.state)]
-    if not actor.may(right):
-        return missing_right(actor, right)
-    if operation.requested_by_id == actor.user_id:
-        return "You asked for it: somebody else must look at it."
-    return ""

@@ -21,6 +21,7 @@ from recovery.models import EffectEvidence, Operation, Reconciliation
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
+from tests.console.test_approval_pages import digest
 from tests.console.test_planned_acts import shown
 from tests.recovery.stories import effect_of, in_review, leave_uncertain
 from tests.verbs import cancel_as_operation, pause_run, resume_run
@@ -160,87 +161,22 @@ def test_an_operators_rerun_in_a_protected_environment_waits_for_somebody_else(
     assert (operation.state, Run.objects.count()) == ("awaiting_approval", 1)
     kept = text_of(operator.get(f"/console/operations/{operation.id}/"))
     assert "Needs approval 1 of admin, approver, release manager, other than who asks" in kept
-    mine = text_of(operator.get("/console/approvals/"))
-    assert "payroll" in mine
+    assert "Look and decide" in kept
+    mine = text_of(operator.get("/console/approvals/?view=asked"))
+    assert "Rerun of payroll" in mine
     assert "may not do this; it needs one of: admin, approver, release manager" in mine
     approver = browse(people["approver"])
-    form = approver.get(f"/console/operations/{operation.id}/approve/")
-    assert "Run again 1 stage: load" in text_of(form)
-    approver.post(f"/console/operations/{operation.id}/approve/", {"shown": shown(form), "reason": "seen"})
+    page = approver.get(f"/console/approvals/{operation.id}/")
+    assert "Run again 1 stage: load" in text_of(page)
+    approver.post(f"/console/approvals/{operation.id}/approve/", {"plan_digest": digest(page), "reason": "seen"})
     assert Run.objects.filter(recovered_from=run).count() == 1
     told = text_of(approver.get(f"/console/operations/{operation.id}/"))
     assert "Approved approver-acme: seen" in told
-    assert "Nothing waits for a decision" in text_of(approver.get("/console/approvals/"))
+    assert "How it was decided" in told
+    assert "Nothing waits for you" in text_of(approver.get("/console/approvals/"))
 
 
-# operations and approvals
-
-
-def test_what_is_in_review_says_why_and_only_somebody_else_lets_it_go_on(
-    browse: Browse, people: dict[str, Person], reviewed: Operation
-) -> None:
-    """O44, O45: the reasons, the effect that may repeat with its key, and who may decide."""
-    approver = browse(people["approver"])
-    page = unescape(text_of(approver.get("/console/approvals/")))
-    assert "Review required Rerun in payroll" in page
-    assert "May repeat pay: external http, committed; the outside system knows it by charge-7" in page
-    assert "Approvals 1" in page, "the top bar says how many wait"
-    detail = text_of(approver.get(f"/console/operations/{reviewed.id}/"))
-    assert "Verdict operator review required" in detail
-    assert "it waits for somebody other than" in detail
-    form = approver.get(f"/console/operations/{reviewed.id}/approve/")
-    answer = approver.post(
-        f"/console/operations/{reviewed.id}/approve/", {"shown": shown(form), "reason": "the bank has none"}
-    )
-    fork = Run.objects.get(recovered_from=reviewed.run)
-    assert answer.headers["Location"] == f"/console/runs/{fork.id}/"
-    reviewed.refresh_from_db()
-    assert reviewed.disposition == "operator_review_required"
-    assert "let go on by approver-acme" in text_of(approver.get(f"/console/operations/{reviewed.id}/"))
-
-
-def test_an_operation_is_denied_only_with_a_reason_and_for_good(
-    browse: Browse, people: dict[str, Person], reviewed: Operation
-) -> None:
-    approver = browse(people["approver"])
-    address = f"/console/operations/{reviewed.id}/reject/"
-    assert approver.post(address, {"reason": " "}).status_code == 400
-    approver.post(address, {"reason": "it was paid"})
-    reviewed.refresh_from_db()
-    assert (reviewed.state, Run.objects.filter(recovered_from=reviewed.run).exists()) == ("denied", False)
-    again = browse(people["admin"]).post(f"/console/operations/{reviewed.id}/approve/", {"reason": "yes it was not"})
-    assert again.status_code in (403, 409)
-    told = text_of(browse(people["admin"]).get(f"/console/operations/{reviewed.id}/"))
-    assert "Rejected approver-acme: it was paid" in told
-    assert "Let it go on…" not in told, "there is nothing to decide any more"
-
-
-def test_whoever_asked_sees_why_they_may_not_decide(
-    browse: Browse, people: dict[str, Person], reviewed: Operation
-) -> None:
-    """Four eyes: admins included; said beforehand, and refused all the same."""
-    Operation.objects.update(requested_by=people["admin"].user)
-    admin = browse(people["admin"])
-    assert "you asked for it: somebody else must look at it" in text_of(admin.get("/console/approvals/"))
-    assert admin.post(f"/console/operations/{reviewed.id}/approve/", {"reason": "mine"}).status_code == 403
-    reviewed.refresh_from_db()
-    assert reviewed.state == "review_required"
-
-
-def test_a_plan_that_moved_while_it_waited_is_shown_anew_and_not_done(
-    browse: Browse, people: dict[str, Person], reviewed: Operation
-) -> None:
-    """F131, model §2: judged again at the moment of dispatch."""
-    approver = browse(people["approver"])
-    address = f"/console/operations/{reviewed.id}/approve/"
-    form = approver.get(address)
-    effect_of(reviewed.run, "pay", key="charge-8")
-    answer = approver.post(address, {"shown": shown(form), "reason": "seen"})
-    assert answer.status_code == 409
-    told = unescape(text_of(answer))
-    assert "This is another plan than the one before" in told
-    assert "New: pay: external http, committed; the outside system knows it by charge-8" in told
-    assert not Run.objects.filter(recovered_from=reviewed.run).exists()
+# operations
 
 
 def test_operations_are_listed_newest_first_and_narrowed_by_links(
@@ -271,17 +207,16 @@ def test_each_role_may_do_on_these_screens_what_the_table_says(
         address = f"/console/runs/{failed.id}/{verb}/"
         assert (f'href="{address}"' in run) == (role in CAPABILITIES[FORK])
         assert visitor.get(address).status_code == (200 if role in CAPABILITIES[FORK] else 403)
-    for page, addresses in (
-        (
-            f"/console/operations/{reviewed.id}/",
-            [f"/console/operations/{reviewed.id}/{v}/" for v in ("approve", "reject")],
-        ),
-        (f"/console/effects/{effect.id}/", [f"/console/effects/{effect.id}/{v}/" for v in ("evidence", "reconcile")]),
-    ):
-        body = visitor.get(page).content.decode()
-        for address in addresses:
-            assert (f'href="{address}"' in body) == (role in CAPABILITIES[RESOLVE])
-            assert visitor.get(address).status_code == (200 if role in CAPABILITIES[RESOLVE] else 403)
+    body = visitor.get(f"/console/effects/{effect.id}/").content.decode()
+    for verb in ("evidence", "reconcile"):
+        address = f"/console/effects/{effect.id}/{verb}/"
+        assert (f'href="{address}"' in body) == (role in CAPABILITIES[RESOLVE])
+        assert visitor.get(address).status_code == (200 if role in CAPABILITIES[RESOLVE] else 403)
+    body = visitor.get(f"/console/approvals/{reviewed.id}/").content.decode()
+    for verb in ("approve", "reject"):
+        address = f"/console/approvals/{reviewed.id}/{verb}/"
+        assert (f'action="{address}"' in body) == (role in CAPABILITIES[RESOLVE])
+        assert visitor.get(address).status_code == (200 if role in CAPABILITIES[RESOLVE] else 403)
 
 
 # effects
@@ -388,7 +323,8 @@ def test_nobody_sees_another_workspaces_operations_and_effects(
     effect = Effect.objects.get()
     for address in (
         f"/console/operations/{reviewed.id}/",
-        f"/console/operations/{reviewed.id}/approve/",
+        f"/console/approvals/{reviewed.id}/",
+        f"/console/approvals/{reviewed.id}/approve/",
         f"/console/effects/{effect.id}/",
         f"/console/effects/{effect.id}/evidence/",
         f"/console/effects/{effect.id}/reconcile/",
@@ -398,7 +334,7 @@ def test_nobody_sees_another_workspaces_operations_and_effects(
         f"/console/runs/{reviewed.run_id}/evidence/",
     ):
         assert stranger.get(address).status_code == 404, address
-    assert "payroll" not in text_of(stranger.get("/console/approvals/"))
+    assert "payroll" not in text_of(stranger.get("/console/approvals/?view=waiting"))
     assert "payroll" not in text_of(stranger.get("/console/operations/"))
 
 
@@ -414,13 +350,13 @@ def test_no_page_asks_more_for_more_rows(
         hand.report(job, "failed", error_code="X", retryable=False)
     before = {
         path: _queries(operator, path)
-        for path in ("/console/operations/", "/console/approvals/")
+        for path in ("/console/operations/", "/console/approvals/?view=waiting")
         if in_review(Run.objects.get(id=few.id))
     }
     for _ in range(8):
         in_review(Run.objects.get(id=many.id))
     for path, count in before.items():
-        assert _queries(operator, path) == count <= 10, path
+        assert _queries(operator, path) == count <= 16, path
     for page in ("", "effects/", "evidence/"):
         paths = [f"/console/runs/{run.id}/{page}" for run in (few, many)]
         assert _queries(operator, paths[0]) == _queries(operator, paths[1]), page

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from pipelines.console import run_page
-from pipelines.models import LogLine, Run, WorkerSession
+from pipelines.models import Gate, LogLine, Run, WorkerSession
 from pipelines.sql import database_now
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run
@@ -110,10 +110,13 @@ def test_a_late_result_is_shown_as_evidence_that_changed_nothing(
 
 def test_an_open_gate_says_since_when_and_who_decides(operator: Visitor, start_run: Callable[..., Run]) -> None:
     run = start_run({"name": "post", "approval": {"when": "before", "expires_in": 3600}})
-    told = text_of(operator.get(f"/console/runs/{run.id}/"))
+    page = operator.get(f"/console/runs/{run.id}/")
+    told = text_of(page)
     assert "Waiting at post" in told
     assert "A decision is asked for before this stage starts" in told
-    assert "The application billing decides, with its key: POST /stages/" in told
+    assert "the application billing may decide too, with its key" in told
+    gate = Gate.objects.get(run=run)
+    assert f'href="/console/approvals/{gate.id}/"' in page.content.decode()
     assert re.search(r"it expires in (59|60|1) (min|h)", told)
 
 

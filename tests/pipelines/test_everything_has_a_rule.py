@@ -36,7 +36,18 @@ from pipelines.access import (
     Actor,
 )
 from pipelines.api.endpoints import Endpoint, WorkerEndpoint
-from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage, Workspace
+from pipelines.models import (
+    Application,
+    AuditEvent,
+    Checkpoint,
+    DeadLetter,
+    Environment,
+    Gate,
+    Role,
+    Run,
+    Stage,
+    Workspace,
+)
 from pipelines.tenant_admin import TenantAdmin
 from tests.cast import Api, Hand, Person, stages_of
 from tests.recovery.stories import effect_of, in_review
@@ -87,9 +98,11 @@ SCREENS = {
     "reconcile": RESOLVE,
     "operations": VIEW,
     "operation": VIEW,
-    "operation-approve": RESOLVE,  # of one in review; of one that awaits approval DECIDE, which the same roles have
-    "operation-reject": RESOLVE,
     "approvals": VIEW,
+    "approval": VIEW,
+    "approval-approve": DECIDE,
+    "approval-reject": DECIDE,
+    "approval-withdraw": VIEW,  # of whoever asked
     "dead-letters": VIEW,
     "acknowledge": RECOVER,
     "redrive": RECOVER,
@@ -256,12 +269,14 @@ def parts(start_run: Callable[..., Run], hand: Hand) -> dict[str, Any]:
     run = start_run("first")
     hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
     effect = effect_of(run, "first")
+    gated = start_run({"name": "scope", "approval": {"when": "before"}})
     return {
         "run_id": run.id,
         "stage_id": stages_of(run)[0].id,
         "attempt_id": stages_of(run)[0].attempts.get().id,
         "effect_id": effect.id,
         "operation_id": in_review(run).id,
+        "item_id": Gate.objects.get(run=gated).id,
         "letter_id": DeadLetter.objects.get().id,
         "sequence": Checkpoint.objects.filter(run=run).order_by("-sequence").values_list("sequence", flat=True)[0],
     }

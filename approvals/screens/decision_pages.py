@@ -1,0 +1,294 @@
+"""The page on which a gate or a request is decided: all of what follows first, then one form (P84, F136, F138).
+
+Looking decides nothing, whatever the address: only the form does, and it names what it showed, the gate itself or the
+digest of the plan. When the world has moved the same page comes back with the new plan, what changed in it marked and
+what was typed still there. Who may not decide is told why in place of the form.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import cast
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from approvals import gates, inbox, requests
+from approvals.gates import Carried
+from approvals.inbox import GATE, Item
+from approvals.models import ApprovalRequest
+from approvals.screens import consequences, plans, words
+from approvals.states import RequestState
+from approvals.transitions import decide_gate
+from pipelines import queries
+from pipelines.access import DECIDE, Actor
+from pipelines.console.acts import Step, missing
+from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show
+from pipelines.errors import Refusal
+from pipelines.models import Attempt, Gate, Run, Stage, StageOutput
+from pipelines.sql import database_now
+from pipelines.states import GateState
+
+acting = require_http_methods(["GET", "HEAD", "POST"])
+REFUSED = Step("denied", "Ends", "it will not be done; whoever wants it must ask anew")
+EARLIER = 20  # rounds, or gates of the stage
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """An earlier round of a request: who decided about it, and what the next one did otherwise."""
+
+    item: Item
+    came: list[Step]
+    went: list[Step]
+
+
+@dataclass(frozen=True, slots=True)
+class AtGate:
+    """What only a gate has: its stage, the attempt and the result that it is about, and the stage's other gates."""
+
+    gate: Gate
+    stage: Stage
+    attempt: Attempt | None
+    output: StageOutput | None
+    others: list[Gate]
+
+
+@dataclass(slots=True)
+class Look:
+    """The decision page: `steps` follow on approval, `otherwise` on rejection, `in_time` on neither.
+
+    Where the form had shown another plan, `moved`: what is new in `steps` is marked, and what is `gone` told. `carried`
+    is what came of a request that is closed, `target` the new run where that made one.
+    """
+
+    item: Item
+    run: Run
+    steps: list[Step]
+    otherwise: list[Step]
+    in_time: str
+    now: datetime
+    at_gate: AtGate | None = None
+    rounds: list[Round] = field(default_factory=list)
+    gone: list[Step] = field(default_factory=list)
+    moved: bool = False
+    carried: Carried | None = None
+    target: Run | None = None
+
+    @property
+    def title(self) -> str:
+        return words.title(self.item)
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        return words.kind(self.item)
+
+    @property
+    def roles(self) -> str:
+        return words.roles(self.item)
+
+    @property
+    def is_short(self) -> bool:
+        return words.is_short(self.item, self.now)
+
+    @property
+    def token(self) -> str:
+        """What the form was made for: another state or round needs another form."""
+        return f"{self.item.state}.{self.item.round}"
+
+    @property
+    def beat(self) -> str:
+        """What changes whenever somebody decided."""
+        return f"{self.token}.{len(self.item.decisions)}.{self.item.have}"
+
+
+@require_safe
+@screen
+def approval(request: ScreenRequest, item_id: uuid.UUID) -> HttpResponse:
+    """The page; HTMX asks for how it stands alone, and gets 204 while that is as `seen`."""
+    actor = request.visit.actor
+    item = inbox.find(actor, item_id)
+    look = _look(actor, item)
+    if request.htmx and request.GET.get("seen") == look.beat:
+        return HttpResponse(status=204)
+    context = {"look": look, "reason": "", "refusal": None, "form": request.GET.get("form", look.token)}
+    return show(request, "approvals/decision.html", context, part="approvals/_standing.html")
+
+
+@acting
+@screen
+def approve(request: ScreenRequest, item_id: uuid.UUID) -> HttpResponse:
+    """Approves what the form showed; the last approval that is needed lets it go on at once."""
+    return _decide(request, item_id, approved=True)
+
+
+@acting
+@screen
+def reject(request: ScreenRequest, item_id: uuid.UUID) -> HttpResponse:
+    """Rejects it for good, with a reason."""
+    return _decide(request, item_id, approved=False)
+
+
+@acting
+@screen
+def withdraw(request: ScreenRequest, item_id: uuid.UUID) -> HttpResponse:
+    """Takes back one's own request."""
+    actor = request.visit.actor
+    item = inbox.find(actor, item_id)
+    if request.method != "POST":
+        return _page(request, item)
+    reason = _reason(request)
+    try:
+        _check_length(reason)
+        requests.withdraw(item_id, actor=actor, reason=reason)
+    except Refusal as refusal:
+        return _refused(request, item, reason, refusal)
+    messages.success(request, f"Withdrawn: {words.title(item)}. Nothing of it was done.", "withdrawn")
+    return go_on(request, _address(item))
+
+
+def _decide(request: ScreenRequest, item_id: uuid.UUID, *, approved: bool) -> HttpResponse:
+    actor = request.visit.actor
+    item = inbox.find(actor, item_id)
+    if request.method != "POST":
+        actor.require(DECIDE)
+        return _page(request, item)
+    reason = _reason(request)
+    try:
+        _check_length(reason)
+        if item.type == GATE:
+            _decide_gate(request, item, approved, reason)
+        else:
+            _decide_request(request, item, approved, reason)
+    except Refusal as refusal:
+        return _refused(request, item, reason, refusal)
+    return go_on(request, _address(item))
+
+
+def _decide_gate(request: ScreenRequest, item: Item, approved: bool, reason: str) -> None:
+    stage_id, actor = cast(uuid.UUID, item.stage_id), request.visit.actor
+    done = decide_gate(stage_id, actor=actor, approved=approved, reason=reason, gate_id=item.id)
+    if done.gate_state == GateState.OPEN:
+        _counted(request, done.have, done.need)
+    else:
+        messages.success(request, f"{item.stage} is {done.gate_state}: it is {done.stage_state} now.", done.gate_state)
+
+
+def _decide_request(request: ScreenRequest, item: Item, approved: bool, reason: str) -> None:
+    shown, actor = request.POST.get("plan_digest", ""), request.visit.actor
+    done = requests.decide_request(item.id, actor=actor, approved=approved, reason=reason, plan_digest=shown)
+    if done.state == RequestState.OPEN:
+        _counted(request, done.have, done.need)
+    elif approved:
+        goes_on = "it goes on as a new run" if done.target else f"it is {done.status.replace('_', ' ')}"
+        messages.success(request, f"Approved: {words.title(item)}; {goes_on}.", "approved")
+    else:
+        messages.success(request, f"Rejected: {words.title(item)}. It will not be done.", "rejected")
+
+
+def _counted(request: ScreenRequest, have: int, need: int) -> None:
+    messages.success(request, f"Your approval counts: {have} of {need}. It waits for the rest.", "approved")
+
+
+def _refused(request: ScreenRequest, before: Item, reason: str, refusal: Refusal) -> HttpResponse:
+    """The page as it is now, with why nothing was done; a missing right, one's own request and 404 are pages."""
+    if refusal.status in (403, 404):
+        raise refusal
+    record_refused_act(request, refusal)
+    return _page(request, inbox.find(request.visit.actor, before.id), reason, refusal)
+
+
+def _page(request: ScreenRequest, item: Item, reason: str = "", refusal: Refusal | None = None) -> HttpResponse:
+    look = _look(request.visit.actor, item)
+    _mark(look, request.POST.get("plan_digest", ""))
+    context = {"look": look, "reason": reason, "refusal": refusal, "form": look.token}
+    return show(request, "approvals/decision.html", context, status=refusal.status if refusal else 200)
+
+
+def _mark(look: Look, shown: str) -> None:
+    """Marks what is new since the plan that the form had shown, and what is gone."""
+    before = next((one.item for one in look.rounds if one.item.plan_digest == shown), None) if shown else None
+    if before is None or shown == look.item.plan_digest:
+        return
+    steps, earlier = look.steps, plans.lines(words.wanted(before))
+    look.steps = [step if step in earlier else replace(step, is_new=True) for step in steps]
+    look.gone = [step for step in earlier if step not in steps]
+    look.moved = True
+
+
+# what the page shows
+
+
+def _look(actor: Actor, item: Item) -> Look:
+    """In a fixed number of statements, whatever it is about."""
+    run = queries.visible_runs(actor).select_related("application", "environment").get(id=item.run_id)
+    return _look_at_gate(item, run) if item.type == GATE else _look_at_request(actor, item, run)
+
+
+def _look_at_gate(item: Item, run: Run) -> Look:
+    gate = Gate.objects.select_related("stage").get(id=item.id)
+    others = Gate.objects.filter(stage=gate.stage).exclude(id=gate.id).order_by("-opened_at", "-id")
+    stages = list(Stage.objects.filter(run=run).defer("input").order_by("position"))
+    world = consequences.World(gate, gate.stage, run, stages, short=max(item.count - item.have - 1, 0))
+    return Look(
+        item=item,
+        run=run,
+        steps=consequences.on_approval(world) if item.is_open else [],
+        otherwise=consequences.on_rejection(world) if item.is_open else [],
+        in_time=consequences.on_expiry(world),
+        now=database_now(),
+        at_gate=AtGate(
+            gate=gate,
+            stage=gate.stage,
+            attempt=Attempt.objects.filter(id=gate.attempt).first() if gate.attempt else None,
+            output=StageOutput.objects.filter(id=gate.output).first() if gate.output else None,
+            others=list(others[:EARLIER]),
+        ),
+    )
+
+
+def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
+    rounds = inbox.rounds(actor, item.id, EARLIER)
+    look = Look(
+        item=item,
+        run=run,
+        steps=plans.lines(words.wanted(item)),
+        otherwise=[Step("denied", "Ends", "it will not be done; whoever wants it must ask anew")]
+        if item.is_open
+        else [],
+        in_time="it is closed then and will not be done: silence never consents",
+        now=database_now(),
+        rounds=[_round(earlier, later) for later, earlier in pairwise(rounds)],
+    )
+    if not item.is_open:
+        request = ApprovalRequest.objects.get(subject=item.id, round=item.round)
+        look.carried = gates.carrier(item.kind).told(request)
+        look.target = queries.visible_runs(actor).filter(id=look.carried.target).first()
+    return look
+
+
+def _round(earlier: Item, later: Item) -> Round:
+    before, after = plans.lines(words.wanted(earlier)), plans.lines(words.wanted(later))
+    return Round(
+        item=earlier,
+        came=[step for step in after if step not in before],
+        went=[step for step in before if step not in after],
+    )
+
+
+def _address(item: Item) -> str:
+    return reverse("console:approval", args=[item.id])
+
+
+def _reason(request: ScreenRequest) -> str:
+    return " ".join(request.POST.get("reason", "").split())
+
+
+def _check_length(reason: str) -> None:
+    if len(reason) > LONGEST_REASON:
+        raise missing("reason", f"at most {LONGEST_REASON} characters")
