@@ -39,6 +39,7 @@ from pipelines.models import (
     LocalKeyring,
     LogLine,
     Member,
+    Notice,
     PersonalToken,
     Pipeline,
     Policy,
@@ -325,6 +326,12 @@ class GateDecisionAdmin(TenantAdmin):
     found_by = ("gate",)
     list_display = ("gate_id", "user", "application", "approved", "at")
     list_select_related = ("user", "application")
+
+
+@admin.register(Notice)
+class NoticeAdmin(TenantAdmin):
+    found_by = ("run", "stage", "subject")
+    list_display = ("id", "kind", "run", "stage", "subject", "at")
 
 
 @admin.register(Event)

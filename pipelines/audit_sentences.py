@@ -92,6 +92,9 @@ ACTIONS: dict[str, Said] = {
     "member.save": Said("saved", "save", "{member}{changes}"),
     "member.remove": Said("removed", "remove", "{member}"),
     "user.save": Said("changed", "change", "{account}"),
+    # who is told
+    "channel.test": Said("sent", "send", "a test message to the channel{row}"),
+    "delivery.send_again": Said("sent", "send", "a delivery to the channel{row} again"),
     # secrets and keys
     "api_key.issue": Said("issued", "issue", "{api_key}"),
     "api_key.revoke": Said("revoked", "revoke", "{api_key}"),

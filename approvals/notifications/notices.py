@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -153,7 +153,8 @@ def _taken(limit: int) -> list[Taken]:
         " RETURNING n.id, n.workspace, n.kind, n.run, n.stage, n.subject, n.data, n.at",
         [limit],
     )
-    return sorted((Taken(*row[:-2], json.loads(row[-2]), row[-1]) for row in rows), key=lambda notice: notice.id)
+    taken = (Taken(*row) for row in rows)
+    return sorted((replace(one, data=json.loads(one.data)) for one in taken), key=lambda one: one.id)
 
 
 def _wishes(workspaces: Iterable[uuid.UUID]) -> list[Wish]:
@@ -179,8 +180,8 @@ def _told(notices: Sequence[Taken], wishes: Sequence[Wish]) -> Batch:
     for notice in notices:
         place = places.get(notice.id)
         first: dict[uuid.UUID, Wish] = {}  # by channel
-        for wish in wishes if place else ():
-            if wish.wants(notice, place):
+        for wish in wishes:
+            if place and wish.wants(notice, place):
                 first.setdefault(wish.channel, wish)
         if first:
             wanted.append((notice, list(first.values())))
