@@ -369,7 +369,7 @@ def test_the_gate_of_another_stage_is_not_found(start_run: StartRun, people: Peo
 def test_a_gate_about_another_attempt_than_the_newest_is_not_decided(
     start_run: StartRun, hand: Hand, people: People, changed: str
 ) -> None:
-    """Model §2: bound to attempt and request digest; the database lets nobody change that, and its owner is found out."""
+    """Model §2: bound to attempt and request digest; nobody may write otherwise, and its owner is found out."""
     run = start_run(gated(when="after"))
     hand.report(hand.take(), output=1)
     with pytest.raises(IntegrityError), transaction.atomic():

@@ -127,6 +127,14 @@ INVARIANTS: dict[str, str] = {
         SELECT g.id, s.state FROM pipelines_gate g JOIN pipelines_stage s ON s.id = g.stage_id
         WHERE g.state = 'rejected' AND (s.epoch <> g.epoch OR s.state NOT IN ('failed', 'cancelled'))
     """,
+    "a gate is decided by as many as it needs, and by no application where a person is required": """
+        SELECT g.id, g.state, g.count, array_agg(d.approved) FROM pipelines_gate g
+        LEFT JOIN pipelines_gatedecision d ON d.gate_id = g.id GROUP BY g.id
+        HAVING (g.state = 'approved') > (count(d.id) FILTER (WHERE d.approved) >= g.count)
+            OR (g.state = 'rejected') <> (count(d.id) FILTER (WHERE NOT d.approved) = 1)
+            OR count(d.id) FILTER (WHERE NOT d.approved) > 1
+            OR (g.require_person AND count(d.application_id) > 0)
+    """,
     "a waiting stage has exactly one open gate, of its epoch; no other has any": """
         SELECT s.id, s.state, count(g.id) FROM pipelines_stage s
         LEFT JOIN pipelines_gate g ON g.stage_id = s.id AND g.state = 'open' GROUP BY s.id

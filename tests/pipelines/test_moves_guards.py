@@ -77,8 +77,9 @@ def test_a_stage_has_one_open_gate(start_run: StartRun) -> None:
     run = start_run({"name": "first", "approval": {"when": "before"}})
     with guarded("gate_one_open_per_stage"):
         execute(
-            "INSERT INTO pipelines_gate (id, stage_id, run_id, moment, epoch, request_digest, state, opened_at)"
-            " SELECT %s, stage_id, run_id, moment, epoch, '', 'open', opened_at FROM pipelines_gate WHERE run_id = %s",
+            "INSERT INTO pipelines_gate (id, stage_id, run_id, workspace_id, moment, epoch, request_digest, state,"
+            " opened_at) SELECT %s, stage_id, run_id, workspace_id, moment, epoch, '', 'open', opened_at"
+            " FROM pipelines_gate WHERE run_id = %s",
             [new_id(), run.id],
         )
 
