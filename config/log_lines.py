@@ -53,6 +53,8 @@ def configure(*, level: str, form: str) -> None:
                 "celery.beat": {"level": "WARNING"},
                 # What was asked wrongly is told to who asked; only our own faults are for the operator.
                 "django.request": {"level": "ERROR"},
+                # It tells each header of an answer, and an answer may repeat a webhook's address.
+                "httpcore": {"level": "INFO"},
                 # It warns that a file system broker has no host name.
                 "kombu.connection": {"level": "ERROR"},
             },

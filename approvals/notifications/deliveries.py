@@ -156,9 +156,9 @@ def _write(delivery: Delivery, mine: Claim, outcome: Outcome, milliseconds: int)
     state, pause = _next(delivery.tries, outcome)
     with transaction.atomic():
         rows = query(
-            "UPDATE approvals_delivery SET tries = tries + 1, held_until = NULL, state = %(state)s,"
+            "UPDATE approvals_delivery SET tries = tries + 1, held_until = NULL, state = %(state)s::text,"
             " due_at = recourse_now() + make_interval(secs => %(pause)s),"
-            " closed_at = CASE WHEN %(state)s <> 'pending' THEN recourse_now() END"
+            " closed_at = CASE WHEN %(state)s::text <> 'pending' THEN recourse_now() END"
             " WHERE id = %(id)s AND state = 'pending' AND (%(taken)s OR held_until = %(held)s) RETURNING tries",
             {
                 "state": state,
