@@ -299,6 +299,7 @@ def _facts(notice: Taken, place: Place, asked: Asked | None) -> Facts:
         asked_by=[asked.asked_by] if asked and operation else place.started_by,
         decided_by=str(data.get("by") or ""),
         approved=data.get("approved") is True,
+        ended_with_run=bool(asked and (asked.expires_at is None or asked.expires_at > notice.at)),
         role=asked.role if asked else "",
         count=asked.count if asked else 1,
         have=have if isinstance(have, int) else None,

@@ -18,6 +18,7 @@ LONGEST_SUBJECT = 200
 NAMED = 3  # of a group, the rest is counted
 
 GATE, REQUEST = "gate", "request"
+DENIED, ENDED_WITH_RUN = "decided.denied", "expired.with_run"  # what a notice's kind alone does not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class Facts:
     """What is known of a notice as it is told. `what` says which of the two was decided, or ends: a gate or a request.
 
     `asked_by` are the people who asked for the operation, or started the run of the gate; `have` of `count` approvals
-    are there; `cause` and `code` are why a stage was given up. Anything may be missing.
+    are there. A request that nobody decided was either over in time, or with its run; one that nobody rejected was
+    denied by the rules for what may be done again. `cause` and `code` are why a stage was given up. Anything may be
+    missing.
     """
 
     kind: str
@@ -37,6 +40,7 @@ class Facts:
     asked_by: Sequence[str] = ()
     decided_by: str = ""
     approved: bool = False
+    ended_with_run: bool = False
     role: str = ""
     count: int = 1
     have: int | None = None
@@ -51,8 +55,10 @@ SENTENCES: dict[str, str] = {
     NoticeKind.APPROVAL_ASKED: "{asker} asks for agreement to {act}{terms}",
     NoticeKind.REVIEW_ASKED: "{asker} asks to {act}, and somebody must look at the evidence first{terms}",
     NoticeKind.DECIDED: "{decider} {decided} {thing}{votes}",
+    DENIED: "{thing} was denied: what is known by now forbids it",
     NoticeKind.EXPIRING: "Nobody has decided about {thing} yet: it expires {end}",
     NoticeKind.EXPIRED: "Nobody decided about {thing} in time: it expired",
+    ENDED_WITH_RUN: "Nobody decided about {thing} before its run was over",
     NoticeKind.DEAD_LETTER: "{where} became a dead letter{cause}{code}",
     NoticeKind.RUN_BLOCKED: "{run} is blocked: somebody must act",
 }
@@ -97,7 +103,7 @@ def tell(facts: Facts) -> str:
         act = ACTS[facts.operation].format(run=run, where=where, since=since)
     else:
         act = f"{_plain(facts.operation) or 'do something with'} {where}"
-    return SENTENCES.get(facts.kind, "{kind}: {where}").format(
+    return SENTENCES.get(_sort(facts), "{kind}: {where}").format(
         kind=_plain(facts.kind),
         run=run,
         where=where,
@@ -143,6 +149,12 @@ def name(text: str) -> str:
 
 def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _sort(facts: Facts) -> str:
+    if facts.kind == NoticeKind.DECIDED and facts.what == REQUEST and not (facts.approved or facts.decided_by):
+        return DENIED
+    return ENDED_WITH_RUN if facts.kind == NoticeKind.EXPIRED and facts.ended_with_run else facts.kind
 
 
 def _terms(facts: Facts) -> str:

@@ -60,7 +60,9 @@ def test_sentences_name_who_asks_who_decided_of_how_many_and_until_when() -> Non
             Facts("decided", **request, operation="skip", decided_by="bob"),
             Facts("expiring", **place, expires_at=at),
             Facts("expiring", **request, operation="rerun", expires_at=at),
+            Facts("decided", **request, operation="retry"),
             Facts("expired", **request, operation="backfill"),
+            Facts("expired", **request, operation="retry", ended_with_run=True),
             Facts("dead_letter", **place, cause="retries_exhausted", code="PAYMENT_DOWN"),
             Facts("run_blocked", "nightly", "production"),
         )
@@ -75,7 +77,9 @@ def test_sentences_name_who_asks_who_decided_of_how_many_and_until_when() -> Non
         "Nobody has decided about charge of nightly in production yet: it expires 4 May 2030, 13:07 UTC",
         "Nobody has decided about ann's request to rerun nightly in production from charge yet: it expires 4 May 2030,"
         " 13:07 UTC",
+        "ann's request to retry charge of nightly in production was denied: what is known by now forbids it",
         "Nobody decided about ann's request to backfill charge of nightly in production in time: it expired",
+        "Nobody decided about ann's request to retry charge of nightly in production before its run was over",
         "charge of nightly in production became a dead letter: retries exhausted (PAYMENT_DOWN)",
         "nightly in production is blocked: somebody must act",
     ]
@@ -333,6 +337,7 @@ def test_a_rule_that_is_removed_takes_its_gathered_messages_along(start_run: Sta
 @pytest.mark.parametrize(
     ("path", "name"),
     [
+        (notices.DECISION_PAGE, "approval"),
         (notices.INBOX, "approvals"),
         (notices.RUN_PAGE, "run"),
         (notices.LETTERS, "dead-letters"),
