@@ -9,7 +9,7 @@ may not know of is left out in the query itself.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,26 +18,33 @@ from django.contrib.auth import get_user_model
 from django.db.models import QuerySet
 
 from approvals.four_eyes import Approval, Question, Voter, counted, voters, why_not
+from approvals.gates import Carried, ending_with_run
+from approvals.gates import told as operations_told
 from approvals.models import ApprovalRequest, RequestDecision
+from approvals.requests import question_of
 from approvals.rules import DECIDING_ROLES, roles_from
 from approvals.states import RequestState
+from approvals.votes import asked_by_gate, requesters_of
 from pipelines.access import Actor
 from pipelines.errors import Refusal
-from pipelines.models import Gate, GateDecision, Run
+from pipelines.models import Gate, GateDecision
+from pipelines.moves import DEADLINE_EXCEEDED
 from pipelines.paging import Cut, Page, page
 from pipelines.sql import database_now, planned
-from pipelines.states import GateState
+from pipelines.states import GateState, RunStatus
 
 GATE, OPERATION = "gate", "operation"
 TYPES = (GATE, OPERATION)
 WAITING, MINE, ASKED, DECIDED = "waiting", "mine", "asked", "decided"
 VIEWS = (WAITING, MINE, ASKED, DECIDED)
+LOOKED_AT = 5_000  # for the count on every page, which must stay quick for who asked for most of what waits
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What somebody decided, and whether it counts now: no more once they left or got another role."""
 
+    user_id: int | None
     who: str
     approved: bool
     reason: str
@@ -67,6 +74,7 @@ class Item:
     type: str
     kind: str  # of the operation; of a gate "gate"
     state: str
+    status: str  # of the operation; of a gate its state
     run_id: uuid.UUID | None
     run_name: str
     environment: str
@@ -84,7 +92,8 @@ class Item:
     count: int
     have: int
     decisions: tuple[Verdict, ...]
-    why_not: WhyNot | None
+    over: WhyNot | None  # why nobody can decide it any more
+    why_not: WhyNot | None  # why the one who looks may not
     may_withdraw: bool
     why: tuple[str, ...] = ()  # what asks for agreement, a sentence each
     cause: str = ""
@@ -92,6 +101,7 @@ class Item:
     plan: Mapping[str, Any] | None = None
     plan_digest: str = ""
     disposition: str = ""
+    target: uuid.UUID | None = None  # the new run of a fork
     reasons: tuple[Mapping[str, Any], ...] = ()
     moment: str = ""
     epoch: int | None = None
@@ -123,13 +133,14 @@ def listed(actor: Actor, view: str, cut: Cut, types: Collection[str] = TYPES) ->
 
 
 def count_mine(actor: Actor, most: int) -> int:
-    """How many things the actor may decide now, counted no further than `most` + 1."""
-    return len(_places(actor, MINE, Cut(most), TYPES))
+    """How many things the actor may decide now, counted no further than `most` + 1, among the newest `LOOKED_AT` of
+    either type that their role may decide."""
+    return len(_places(actor, MINE, Cut(most), reach=LOOKED_AT))
 
 
 def find(actor: Actor, item_id: uuid.UUID) -> Item:
     """A gate, or the newest round of a request; 404 for what the actor may not know of."""
-    gate = _visible_gates(actor).filter(id=item_id).values_list("opened_at", "id").first()
+    gate = _visible(Gate.objects.all(), actor).filter(id=item_id).values_list("opened_at", "id").first()
     if gate is not None:
         return _items(actor, [_Place(database_now(), GATE, *gate)])[0]
     newest = rounds(actor, item_id, most=1)
@@ -140,9 +151,7 @@ def find(actor: Actor, item_id: uuid.UUID) -> Item:
 
 def rounds(actor: Actor, subject: uuid.UUID, most: int = 50) -> list[Item]:
     """The rounds of a request, newest first: each with its own plan and who decided about it."""
-    if not actor.is_person:
-        return []
-    rows = ApprovalRequest.objects.filter(workspace_id=actor.workspace_id, subject=subject).order_by("-round")
+    rows = _visible(ApprovalRequest.objects.filter(subject=subject), actor).order_by("-round")
     now = database_now()
     return _items(actor, [_Place(now, OPERATION, *row) for row in rows.values_list("opened_at", "id")[:most]])
 
@@ -160,27 +169,28 @@ class _Place:
     id: uuid.UUID
 
 
-def _places(actor: Actor, view: str, cut: Cut, types: Collection[str]) -> list[_Place]:
+def _places(
+    actor: Actor, view: str, cut: Cut, types: Collection[str] = TYPES, *, reach: int | None = None
+) -> list[_Place]:
     params: dict[str, Any] = {
         "workspace": actor.workspace_id,
         "user": actor.user_id,
         "application": actor.application_id,
         "environment": actor.environment_id,
+        "ending": sorted(ending_with_run()),
         "limit": cut.reach,
     }
     if cut.position:
         params["at"], params["id"] = cut.position
+    if not actor.is_person and view in (MINE, ASKED):
+        return []
     if view == MINE:
         voter = _voter(actor)
         if voter is None:
             return []
         params["since"], params["roles"] = voter.since, _decided_by(voter.role)
     direction = "ASC" if cut.backwards else "DESC"
-    branches = [_branch(kind, actor, view, cut, direction) for kind in TYPES if kind in types]
-    if not actor.is_person:
-        branches = branches[:1] if GATE in types and view in (WAITING, DECIDED) else []
-    if not branches:
-        return []
+    branches = [_branch(kind, actor, view, cut, direction, reach) for kind in TYPES if kind in types]
     rows = planned(
         f"SELECT recourse_now(), found.* FROM ({' UNION ALL '.join(branches)}) found"
         f" ORDER BY found.at {direction}, found.id {direction} LIMIT %(limit)s",
@@ -189,53 +199,71 @@ def _places(actor: Actor, view: str, cut: Cut, types: Collection[str]) -> list[_
     return [_Place(*row) for row in rows]
 
 
-def _branch(kind: str, actor: Actor, view: str, cut: Cut, direction: str) -> str:
-    """One table's part of a list, in the list's order. The fences (OFFSET 0) keep the walk on the table's own index."""
+def _branch(kind: str, actor: Actor, view: str, cut: Cut, direction: str, reach: int | None) -> str:
+    """One table's part of a list, in the list's order, of the first `reach` candidates where that is given.
+
+    The fences (OFFSET 0) keep the walk on the table's own index.
+    """
     at = "closed_at" if view == DECIDED else "opened_at"
     table, conditions, joined = (_of_gates if kind == GATE else _of_requests)(actor, view)
     if cut.position:
         conditions.append(f"(o.{at}, o.id) {'>' if cut.backwards else '<'} (%(at)s, %(id)s)")
-    return (
-        f"(SELECT '{kind}' AS type, o.{at} AS at, o.id FROM {table} o{joined}"
-        f" WHERE {' AND '.join(('o.workspace_id = %(workspace)s', *conditions))}"
-        f" ORDER BY o.{at} {direction}, o.id {direction} LIMIT %(limit)s)"
-    )
+    where = f" WHERE {' AND '.join(('o.workspace_id = %(workspace)s', *conditions))}"
+    order = f" ORDER BY o.{at} {direction}, o.id {direction}"
+    if reach:
+        table, where = f"(SELECT o.* FROM {table} o{where}{order} LIMIT {reach})", ""
+    return f"(SELECT '{kind}' AS type, o.{at} AS at, o.id FROM {table} o{joined}{where}{order} LIMIT %(limit)s)"
 
 
 def _of_gates(actor: Actor, view: str) -> tuple[str, list[str], str]:
+    """The table, what its rows must fulfil, and what is looked up for each of those."""
     conditions = ["o.state <> 'open'" if view == DECIDED else "o.state = 'open'"]
-    of_run = []
-    if not actor.is_person:
-        of_run = ["r.application_id = %(application)s", "r.environment_id = %(environment)s"]
-    elif view == ASKED:
-        of_run = ["r.requesters @> ARRAY[%(user)s]"]
+    of_run: tuple[str, ...] = () if actor.is_person else _OWN
+    if view == ASKED:
+        of_run = ("r.requesters @> ARRAY[%(user)s]",)
     elif view == MINE:
         conditions += [*_MAY_DECIDE, "o.opened_at >= %(since)s"]
-        of_run = [
+        of_run = (
             "NOT r.requesters @> ARRAY[%(user)s]",
             "(r.recovered_from_id IS NULL OR r.requesters <> '{}')",
-            "(r.deadline_at IS NULL OR r.deadline_at > recourse_now())",
+            f"{_RUN_IS_OVER} IS NOT TRUE",
             "NOT EXISTS (SELECT FROM pipelines_gatedecision d WHERE d.gate_id = o.id AND d.user_id = %(user)s)",
-        ]
-    fence = f"SELECT FROM pipelines_run r WHERE r.id = o.run_id AND {' AND '.join(of_run)} OFFSET 0"
-    return "pipelines_gate", conditions, f" CROSS JOIN LATERAL ({fence}) fits" if of_run else ""
+        )
+    return "pipelines_gate", conditions, _fenced(f"{_ITS_RUN} AND {' AND '.join(of_run)}") if of_run else ""
 
 
 def _of_requests(actor: Actor, view: str) -> tuple[str, list[str], str]:
     table = "approvals_approvalrequest"
     if view == ASKED:
-        return table, ["o.requested_by_id = %(user)s", "o.state <> 'superseded'"], ""
-    if view == DECIDED:
-        return table, ["o.state <> 'open'", "o.state <> 'superseded'"], ""
-    if view == WAITING:
-        return table, ["o.state = 'open'"], ""
-    # a later round was opened after it was asked for, so the first of the two times narrows the walk
-    conditions = ["o.opened_at >= %(since)s", "o.asked_at >= %(since)s", "o.requested_by_id <> %(user)s"]
-    voted = "SELECT FROM approvals_requestdecision d WHERE d.request_id = o.id AND d.user_id = %(user)s"
-    fence = f"SELECT WHERE NOT EXISTS ({voted}) OFFSET 0"
-    return table, ["o.state = 'open'", *_MAY_DECIDE, *conditions], f" CROSS JOIN LATERAL ({fence}) fits"
+        return table, ["o.requested_by_id = %(user)s"], _fenced(_NEWEST_ROUND)
+    if view == MINE:
+        # a later round was opened after it was asked for, so the first of the two times narrows the walk
+        times = ("o.opened_at >= %(since)s", "o.asked_at >= %(since)s")
+        voted = "SELECT FROM approvals_requestdecision d WHERE d.request_id = o.id AND d.user_id = %(user)s"
+        is_over = f"o.kind = ANY(%(ending)s) AND EXISTS ({_ITS_RUN} AND {_RUN_IS_OVER})"
+        conditions = ["o.state = 'open'", *_MAY_DECIDE, *times, "o.requested_by_id <> %(user)s"]
+        return table, conditions, _fenced(f"SELECT WHERE NOT EXISTS ({voted}) AND NOT ({is_over})")
+    conditions = ["o.state = 'open'"] if view == WAITING else ["o.state <> 'open'"]
+    joined = _fenced(_NEWEST_ROUND) if view == DECIDED else ""
+    if not actor.is_person:
+        joined += _fenced(f"{_ITS_RUN} AND {' AND '.join(_OWN)}", "own")
+    return table, conditions, joined
 
 
+def _fenced(lookup: str, name: str = "fits") -> str:
+    return f" CROSS JOIN LATERAL ({lookup} OFFSET 0) {name}"
+
+
+_ITS_RUN = "SELECT FROM pipelines_run r WHERE r.id = o.run_id"
+_OWN = ("r.application_id = %(application)s", "r.environment_id = %(environment)s")
+_RUN_IS_OVER = (
+    f"(r.status = '{RunStatus.CANCELLED}' OR r.failure_code = '{DEADLINE_EXCEEDED}' OR r.deadline_at <= recourse_now())"
+)
+# a round that was asked anew stands in the list as the one after it
+_NEWEST_ROUND = (
+    "SELECT WHERE o.state <> 'superseded' OR NOT EXISTS (SELECT FROM approvals_approvalrequest n"
+    " WHERE n.subject = o.subject AND n.round > o.round)"
+)
 _MAY_DECIDE = ("o.approver_role = ANY(%(roles)s)", "(o.expires_at IS NULL OR o.expires_at > recourse_now())")
 
 
@@ -248,8 +276,9 @@ def _voter(actor: Actor) -> Voter | None:
     return voters(actor.workspace_id, [actor.user_id]).get(actor.user_id) if actor.user_id is not None else None
 
 
-def _visible_gates(actor: Actor) -> QuerySet[Gate]:
-    rows = Gate.objects.filter(workspace_id=actor.workspace_id)
+def _visible(rows: QuerySet[Any], actor: Actor) -> QuerySet[Any]:
+    """The rows of the workspace; for an application those of its own runs in its environment (I16)."""
+    rows = rows.filter(workspace_id=actor.workspace_id)
     if actor.application_id is not None and actor.environment_id is not None:
         rows = rows.filter(run__application_id=actor.application_id, run__environment_id=actor.environment_id)
     return rows
@@ -287,7 +316,10 @@ def _items(actor: Actor, places: Sequence[_Place]) -> list[Item]:
     names = dict(get_user_model().objects.filter(id__in=users).values_list("id", "username"))
     told = _Told(actor, places[0].now, people, names)
     found = {one.id: _gate_item(one, made.get(one.id, []), told) for one in gates.values()}
-    found |= {one.id: _request_item(one, made.get(one.id, []), told) for one in requests.values()}
+    carried = operations_told(requests.values())
+    for one in requests.values():
+        if one.subject in carried:
+            found[one.id] = _request_item(one, carried[one.subject], made.get(one.id, []), told)
     return [found[place.id] for place in places if place.id in found]
 
 
@@ -298,77 +330,57 @@ def _decisions(rows: QuerySet[Any], of: str) -> dict[uuid.UUID, list[Any]]:
     return found
 
 
-def gate_question(gate: Gate, run: Run) -> Question:
-    """What a gate asks, of whom. Nobody knows who asked for a fork without people."""
-    unknown = run.recovered_from_id is not None and not run.requesters
-    asked_by = None if unknown else frozenset(run.requesters)
-    return Question(gate.opened_at, roles_from(gate.approver_role), gate.count, asked_by)
-
-
-def request_question(request: ApprovalRequest) -> Question:
-    """What a request asks, of whom: of those who could have decided when it was first put."""
-    roles = roles_from(request.approver_role)
-    return Question(request.asked_at, roles, request.count, frozenset({request.requested_by_id}))
-
-
 def _gate_item(gate: Gate, made: Sequence[GateDecision], told: _Told) -> Item:
-    run, question = gate.run, gate_question(gate, gate.run)
+    run = gate.run
     asked_by = ", ".join(sorted(told.names[user] for user in run.requesters if user in told.names))
     if not asked_by and run.recovered_from_id is None:
         asked_by = run.application.name
-    is_overdue = run.deadline_at is not None and run.deadline_at <= told.now
-    refused = _closed(gate.state) or (
-        Refusal("deadline_exceeded", "the run passed its deadline") if is_overdue else None
-    )
-    if refused is None and told.actor.is_person:
-        refused = _refused(question, gate.expires_at, made, told)
-    elif refused is None and gate.require_person:
-        refused = Refusal("permission_denied", "this gate is decided by people alone")
+    question = asked_by_gate(gate, requesters_of(run))
     return Item(
         id=gate.id,
         type=GATE,
         kind=GATE,
+        status=gate.state,
         asked_at=gate.opened_at,
         requested_by=asked_by,
         reason="",
-        why_not=_words(refused),
         may_withdraw=False,
         moment=gate.moment,
         epoch=gate.epoch,
         attempt_id=gate.attempt,
         output_id=gate.output,
         require_person=gate.require_person,
-        **_common(gate, question, made, told),
+        **_common(gate, question, made, told, ends_with_run=True),
     )
 
 
-def _request_item(request: ApprovalRequest, made: Sequence[RequestDecision], told: _Told) -> Item:
-    question, plan = request_question(request), request.plan or {}
-    refused = _closed(request.state) or _refused(question, request.expires_at, made, told)
+def _request_item(request: ApprovalRequest, carried: Carried, made: Sequence[RequestDecision], told: _Told) -> Item:
     return Item(
         id=request.subject,
         type=OPERATION,
         kind=request.kind,
+        status=carried.status,
         asked_at=request.asked_at,
-        requested_by=told.names.get(request.requested_by_id, ""),
+        requested_by=told.names[request.requested_by_id],
         reason=request.reason,
-        why_not=_words(refused),
         may_withdraw=request.state == RequestState.OPEN and request.requested_by_id == told.actor.user_id,
         why=tuple(request.why),
         cause=request.cause,
         round=request.round,
         plan=request.plan,
         plan_digest=request.plan_digest,
-        disposition=plan.get("disposition", ""),
-        reasons=tuple(plan.get("reasons", ())),
-        **_common(request, question, made, told),
+        disposition=carried.disposition,
+        target=carried.target,
+        reasons=tuple((request.plan or {}).get("reasons", ())),
+        **_common(request, question_of(request), made, told, ends_with_run=request.kind in ending_with_run()),
     )
 
 
-def _common(row: Any, question: Question, made: Sequence[Any], told: _Told) -> dict[str, Any]:
+def _common(row: Any, question: Question, made: Sequence[Any], told: _Told, *, ends_with_run: bool) -> dict[str, Any]:
     """What gates and requests tell alike."""
     run = row.run
     decisions = tuple(_verdict(one, question, told) for one in made)
+    over = _over(row, told.now, ends_with_run=ends_with_run)
     return {
         "state": row.state,
         "run_id": row.run_id,
@@ -385,43 +397,52 @@ def _common(row: Any, question: Question, made: Sequence[Any], told: _Told) -> d
         "count": row.count,
         "have": sum(one.approved and (one.counts or row.closed_at is not None) for one in decisions),
         "decisions": decisions,
+        "over": over,
+        "why_not": over or _why_not(row, question, decisions, told),
     }
 
 
 def _verdict(made: Any, question: Question, told: _Told) -> Verdict:
     application = getattr(made, "application", None)
     if application is not None:
-        return Verdict(application.name, made.approved, made.reason, made.at, "", counts=True)
+        return Verdict(None, application.name, made.approved, made.reason, made.at, "", counts=True)
     counts = not made.approved or bool(counted(question, [Approval(made.user_id, made.member)], told.people))
-    return Verdict(told.names[made.user_id], made.approved, made.reason, made.at, made.role, counts)
+    return Verdict(made.user_id, told.names[made.user_id], made.approved, made.reason, made.at, made.role, counts)
 
 
-def _refused(question: Question, expires_at: datetime | None, made: Iterable[Any], told: _Told) -> Refusal | None:
-    """Why the person who looks may not decide what is open."""
-    voter = told.people.get(told.actor.user_id) if told.actor.user_id is not None else None
-    if refused := why_not(question, voter):
-        return refused
-    if expires_at is not None and expires_at <= told.now:
-        return Refusal("approval_stale", "it expired; silence never consents")
-    if any(one.user_id == told.actor.user_id for one in made):
-        return Refusal("gate_decision_conflict", "you decided it already; one person counts once")
+def _over(row: Any, now: datetime, *, ends_with_run: bool) -> WhyNot | None:
+    """Why nobody can decide it any more, in the words of whichever ended it first."""
+    if row.state in _CLOSED:
+        return _CLOSED[row.state]
+    if row.state != RequestState.OPEN:
+        return WhyNot("gate_decision_conflict", f"it is {row.state} already; a decision is final")
+    if ends_with_run and row.run:
+        if row.run.failure_code == DEADLINE_EXCEEDED or (row.run.deadline_at and row.run.deadline_at <= now):
+            return WhyNot("deadline_exceeded", "its run passed its deadline")
+        if row.run.status == RunStatus.CANCELLED:
+            return WhyNot("execution_state_invalid", "its run was cancelled")
+    if row.expires_at is not None and row.expires_at <= now:
+        return _CLOSED[RequestState.EXPIRED]
     return None
 
 
-_CLOSED: dict[str, tuple[str, str]] = {
-    GateState.EXPIRED: ("approval_stale", "it expired; silence never consents"),
-    GateState.CANCELLED: ("execution_state_invalid", "it ended with its run"),
-    RequestState.WITHDRAWN: ("approval_stale", "it was withdrawn"),
-    RequestState.SUPERSEDED: ("approval_stale", "it was asked anew, with another plan"),
+_CLOSED: dict[str, WhyNot] = {
+    RequestState.EXPIRED: WhyNot("approval_stale", "it expired; silence never consents"),
+    RequestState.WITHDRAWN: WhyNot("approval_stale", "it was withdrawn by who asked for it"),
+    RequestState.SUPERSEDED: WhyNot("gate_decision_conflict", "its plan is another one by now, or forbidden"),
+    GateState.CANCELLED: WhyNot("stage_state_invalid", "it ended before anybody decided, with its run or its stage"),
 }
 
 
-def _closed(state: str) -> Refusal | None:
-    if state == GateState.OPEN:
+def _why_not(row: Any, question: Question, made: Sequence[Verdict], told: _Told) -> WhyNot | None:
+    """Why the one who looks may not decide what is open."""
+    user_id = told.actor.user_id
+    if user_id is None:
+        if getattr(row, "require_person", True):
+            return WhyNot("permission_denied", "people decide it, each with their own log-in")
         return None
-    code, words = _CLOSED.get(state, ("gate_decision_conflict", f"it is {state} already; a decision is final"))
-    return Refusal(code, words)
-
-
-def _words(refused: Refusal | None) -> WhyNot | None:
-    return WhyNot(refused.code, refused.detail) if refused else None
+    if refused := why_not(question, told.people.get(user_id)):
+        return WhyNot(refused.code, refused.detail)
+    if any(one.user_id == user_id for one in made):
+        return WhyNot("gate_decision_conflict", "you have decided it already; one person counts once")
+    return None

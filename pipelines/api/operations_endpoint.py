@@ -117,6 +117,10 @@ class OperationsEndpoint(Endpoint):
             return queries.stage_detail(actor, ids["stage_id"])
         return None
 
+    def tried(self, method: str, target: Any) -> str:
+        """How the audit calls what was refused."""
+        return self.actions[method]
+
     @property
     def allowed_methods(self) -> list[str]:
         return [method for method in ("GET", "POST", "PATCH") if method in self.access]
@@ -191,7 +195,7 @@ class OperationsEndpoint(Endpoint):
         stage_id = target.id if isinstance(target, Stage) else getattr(target, "stage_id", ids.get("stage_id"))
         data = {name: str(found) for name, found in ids.items() if name not in ("execution_id", "stage_id")}
         entry = audit.Entry(run=run_id, stage=stage_id, reason=call.reason, data=data)
-        audit.record_refusal(call.actor, self.actions[method], refusal, entry)
+        audit.record_refusal(call.actor, self.tried(method, target), refusal, entry)
 
 
 def page_answer(request: HttpRequest, page: Page[Any], items: Sequence[Any]) -> HttpResponse:

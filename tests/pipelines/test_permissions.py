@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from approvals.models import ApprovalRule
 from pipelines import catalog, keyring, releases
 from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
@@ -51,6 +52,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "executions/<str:execution_id>/replay"): OPERATORS,
     ("GET", "approvals"): VIEWERS,
     ("POST", "approvals/<str:approval_id>/decision"): DECIDERS,
+    ("POST", "approvals/<str:approval_id>/withdraw"): VIEWERS,  # and of them only who asked for it
     ("GET", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): VIEWERS,
     ("GET", "executions/<str:execution_id>/effects/<str:effect_id>/late-results"): VIEWERS,
     ("POST", "executions/<str:execution_id>/effects/<str:effect_id>/evidence"): DECIDERS,
@@ -69,6 +71,9 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "policies"): VIEWERS,
     ("POST", "policies"): ADMINS,
     ("PATCH", "policies/<str:policy_id>"): ADMINS,
+    ("GET", "approval-rules"): VIEWERS,
+    ("POST", "approval-rules"): ADMINS,
+    ("PATCH", "approval-rules/<str:rule_id>"): ADMINS,
     ("GET", "signing-keys"): VIEWERS,
     ("POST", "signing-keys/rotate"): ADMINS,
     ("POST", "signing-keys/<str:key_id>/revoke"): ADMINS,
@@ -86,7 +91,7 @@ FOR_KEYS = {
     route
     for (method, route), roles in ROUTES.items()
     if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages")
-} | {"operations", "dead-letters"}
+} | {"operations", "dead-letters", "approvals"}
 
 AsPerson = Callable[[Person], Api]
 
@@ -159,6 +164,7 @@ def things(
         "application_id": str(application.id),
         "release_id": str(release.id),
         "policy_id": str(policy.id),
+        "rule_id": str(ApprovalRule.objects.create(workspace_id=run.workspace_id, name="x", kinds=["retry"]).id),
         "key_id": str(keyring.read(application.workspace_id).active),
     }
 
