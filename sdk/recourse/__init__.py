@@ -8,6 +8,7 @@ from recourse.context import StageContext
 from recourse.effects import Effect
 from recourse.errors import (
     ApiError,
+    ApprovalStale,
     CheckpointInvalid,
     ConfigurationError,
     Conflict,
@@ -25,6 +26,7 @@ from recourse.errors import (
     RecourseError,
     RecoveryDenied,
     Release,
+    SelfApproval,
     StageFailure,
     StateInvalid,
     Stopped,
@@ -40,6 +42,7 @@ from recourse.worker import Worker
 __all__ = [
     "VERSION",
     "ApiError",
+    "ApprovalStale",
     "CheckpointInvalid",
     "Client",
     "ConfigurationError",
@@ -62,6 +65,7 @@ __all__ = [
     "RecoveryDenied",
     "Registry",
     "Release",
+    "SelfApproval",
     "StageContext",
     "StageFailure",
     "StateInvalid",

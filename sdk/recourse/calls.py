@@ -326,6 +326,44 @@ class Operations(Generic[A]):
         return self._send(_page("v1/operations", next, filters))
 
 
+class Approvals(Generic[A]):
+    """What waits for people: gates, and requests for agreement to an operation. Nobody decides what they asked for."""
+
+    def __init__(self, send: Callable[[Call], A]) -> None:
+        self._send = send
+
+    def list(self, *, next: str | None = None, **filters: str | int | Iterable[str]) -> A:  # noqa: A002
+        """One page, newest first. Filters: `view` (`waiting`, `mine`: what you may decide now, `asked`, `decided`),
+        `type` (`gate`, `operation`), `page_size`.
+        """
+        return self._send(_page("v1/approvals", next, filters))
+
+    def decide(
+        self,
+        approval_id: str,
+        approved: bool,
+        reason: str | None = None,
+        *,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Approves or rejects, which needs a reason. The same decision again changes nothing; `dry_run` tells what it
+        would do. `state` is `open` while more people must agree.
+
+        What you asked for raises `SelfApproval`; what expired, or was withdrawn, `ApprovalStale`; a plan that is not
+        the one of `plan_digest`, or that the world has moved away from, `PlanChanged`: it then waits with the new plan.
+        """
+        body = _given(approved=approved, reason=reason)
+        path = f"v1/approvals/{_id(approval_id)}/decision"
+        return self._send(_verb(path, body, dry_run, plan_digest, client_request_id))
+
+    def withdraw(self, approval_id: str, reason: str | None = None, *, client_request_id: str | None = None) -> A:
+        """Takes a request of one's own back. A gate is not withdrawn: cancel its run."""
+        path = f"v1/approvals/{_id(approval_id)}/withdraw"
+        return self._send(_verb(path, _given(reason=reason), id=client_request_id))
+
+
 def _page(path: str, following: str | None, filters: Mapping[str, str | int | Iterable[str]]) -> Call:
     """One page of a list. Of `following` only the query is taken: the token never follows a URL to another host."""
     query = urlsplit(following).query if following else urlencode(_plain(filters), doseq=True)

@@ -19,7 +19,13 @@ from recourse.errors import (
     OutcomeUnknown,
     PlanChanged,
 )
-from recourse.telling import lines_of_fork, lines_of_plan, lines_of_snapshot
+from recourse.telling import (
+    lines_of_approvals,
+    lines_of_decision,
+    lines_of_fork,
+    lines_of_preview,
+    lines_of_snapshot,
+)
 
 DESCRIPTION = """\
 Looks at runs and steers them: the operations API from a terminal. `--dry-run` shows the plan and changes nothing; with
@@ -28,6 +34,7 @@ its digest, `--plan-digest` carries out just that plan, or refuses because the w
   export RECOURSE_TOKEN=...        # manage.py issue_token makes one
   recourse execution snapshot f7f0ad4c-0000-0000-0000-000000000001
   recourse execution rerun f7f0ad4c-0000-0000-0000-000000000001 --from-step-id classify_ticket --dry-run
+  recourse approval list --view mine
 """
 
 EPILOG = """\
@@ -41,11 +48,16 @@ exit status:
 """
 
 DONE, REFUSED, WAITS, UNKNOWN = 0, 2, 4, 5
+WAITING = frozenset({"awaiting_approval", "review_required", "open"})
 
 WHAT_TO_DO = {
     "unauthorized": "RECOURSE_TOKEN is missing, wrong or withdrawn: manage.py issue_token makes one",
     "permission_denied": "ask somebody whose role may do this",
     "impersonation_rejected": "leave the actor out: it is who the token belongs to",
+    "self_approval": "who asked for it does not decide it: somebody else must look at it",
+    "approval_stale": "nobody decides it any more: ask for it anew",
+    "gate_decision_conflict": "a decision is final; it stands in: recourse approval list --view decided",
+    "deadline_exceeded": "its run is over for good: start a new one",
     "not_found": "look at the id, and at the workspace that the token is for",
     "checkpoint_not_found": "is that the stage's name? Else choose an earlier --from-step-id, or replay",
     "client_request_id_invalid": "give a UUID in lowercase, or none",
@@ -58,13 +70,14 @@ WHAT_TO_DO = {
     "definition_changed": "the release in force lacks a stage that is needed: replay, or choose another step",
     "release_not_active": "activate a release for this environment first",
     "plan_changed": "look at the new plan with --dry-run, and give its digest",
-    "operator_review_required": "somebody else with the right decides about it in the console, under approvals",
+    "operator_review_required": "somebody else with the right decides about it: recourse approval decide",
     "recovery_denied": "nobody overrides this; the reasons say what contradicts",
     "gate_denied": "a rejected gate is final in its run: rerun or replay opens it anew",
     "blackout_active": "wait for the end of the blackout",
     "rate_limited": "wait a little",
 }
 
+VIEWS = ("waiting", "mine", "asked", "decided")
 Answer = dict[str, Any]
 
 
@@ -84,14 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return REFUSED
     _say(answer, options)
-    return WAITS if answer.get("status") in ("awaiting_approval", "review_required") else DONE
+    return WAITS if answer.get("status") in WAITING else DONE
 
 
 def _say(answer: Answer, options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return
-    tell = lines_of_plan if getattr(options, "dry_run", False) else options.tell
+    tell = lines_of_preview if getattr(options, "dry_run", False) else options.tell
     print("\n".join(tell(answer)))
 
 
@@ -129,16 +142,43 @@ def _parser() -> argparse.ArgumentParser:
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     execution = topics.add_parser("execution", help="one run: the operations API calls it an execution")
     _add_execution_verbs(execution.add_subparsers(metavar="VERB", required=True))
+    approval = topics.add_parser("approval", help="what waits for people: gates and requests for agreement")
+    _add_approval_verbs(approval.add_subparsers(metavar="VERB", required=True))
     return parser
+
+
+def _add_verb(
+    verbs: Any, name: str, text: str, call: Callable[..., Answer], tell: Callable[[Answer], list[str]]
+) -> Any:
+    verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    verb.add_argument("--json", action="store_true", help="the answer as it came")
+    verb.add_argument("--url", help="the console's address (RECOURSE_URL)")
+    verb.set_defaults(call=call, tell=tell)
+    return verb
+
+
+def _add_approval_verbs(verbs: Any) -> None:
+    listed = _add_verb(verbs, "list", "list gates and requests, newest first", _approvals, lines_of_approvals)
+    listed.add_argument("--view", choices=VIEWS, default="waiting", help="mine: what you may decide now")
+    listed.add_argument("--type", choices=("gate", "operation"))
+    listed.add_argument("--next", metavar="URL", help="read on where a page ended")
+    decide = _add_verb(
+        verbs, "decide", "approve or reject; what is approved is done as planned", _decide, lines_of_decision
+    )
+    decide.add_argument("approval_id", metavar="APPROVAL_ID")
+    answer = decide.add_mutually_exclusive_group(required=True)
+    answer.add_argument("--approve", dest="approved", action="store_true")
+    answer.add_argument("--reject", dest="approved", action="store_false", help="needs a --reason")
+    _add_common(decide)
+    withdraw = _add_verb(verbs, "withdraw", "take back what you asked for", _withdraw, lines_of_decision)
+    withdraw.add_argument("approval_id", metavar="APPROVAL_ID")
+    withdraw.add_argument("--reason", help="kept with the act, for whoever looks later")
 
 
 def _add_execution_verbs(verbs: Any) -> None:
     def add(name: str, text: str, call: Callable[..., Answer], tell: Callable[[Answer], list[str]]) -> Any:
-        verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        verb = _add_verb(verbs, name, text, call, tell)
         verb.add_argument("execution_id", metavar="EXECUTION_ID")
-        verb.add_argument("--json", action="store_true", help="the answer as it came")
-        verb.add_argument("--url", help="the console's address (RECOURSE_URL)")
-        verb.set_defaults(call=call, tell=tell)
         return verb
 
     add("snapshot", "tell where the run stands by its newest checkpoint", _snapshot, lines_of_snapshot)
@@ -180,6 +220,26 @@ def _verb(name: str) -> Callable[[SyncClient, argparse.Namespace], Answer]:
 
 def _snapshot(client: SyncClient, options: argparse.Namespace) -> Answer:
     return client.executions.snapshot(options.execution_id)
+
+
+def _approvals(client: SyncClient, options: argparse.Namespace) -> Answer:
+    filters = {"view": options.view} | ({"type": options.type} if options.type else {})
+    return client.approvals.list(next=options.next, **filters)
+
+
+def _decide(client: SyncClient, options: argparse.Namespace) -> Answer:
+    return client.approvals.decide(
+        options.approval_id,
+        options.approved,
+        options.reason,
+        dry_run=options.dry_run,
+        plan_digest=options.plan_digest,
+        client_request_id=options.client_request_id,
+    )
+
+
+def _withdraw(client: SyncClient, options: argparse.Namespace) -> Answer:
+    return client.approvals.withdraw(options.approval_id, options.reason)
 
 
 def _signal(answer: Answer) -> list[str]:

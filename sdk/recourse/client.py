@@ -11,7 +11,7 @@ from typing import Any, Self
 import httpx
 
 from recourse import settings
-from recourse.calls import Call, Executions, Json, Operations, Runs, Stages, encoded
+from recourse.calls import Approvals, Call, Executions, Json, Operations, Runs, Stages, encoded
 from recourse.errors import ConfigurationError, OutcomeUnknown, api_error
 from recourse.repeating import Backoff, retry_after
 
@@ -102,6 +102,7 @@ class SyncClient(_Connection):
         self.stages: Stages[Json] = Stages(self._send)
         self.executions: Executions[Json] = Executions(self._send)
         self.operations: Operations[Json] = Operations(self._send)
+        self.approvals: Approvals[Json] = Approvals(self._send)
 
     def close(self) -> None:
         self._http.close()
@@ -141,6 +142,7 @@ class Client(_Connection):
         self.stages: Stages[Awaitable[Json]] = Stages(self._send)
         self.executions: Executions[Awaitable[Json]] = Executions(self._send)
         self.operations: Operations[Awaitable[Json]] = Operations(self._send)
+        self.approvals: Approvals[Awaitable[Json]] = Approvals(self._send)
 
     async def close(self) -> None:
         await self._http.aclose()

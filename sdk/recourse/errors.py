@@ -65,6 +65,10 @@ class PermissionDenied(ApiError):
     """403: known, but not allowed."""
 
 
+class SelfApproval(PermissionDenied):
+    """403: you asked for it, so somebody else decides it."""
+
+
 class NotFound(ApiError):
     """404: no such thing, or not yours to see."""
 
@@ -78,7 +82,11 @@ class IdempotencyConflict(Conflict):
 
 
 class GateDecisionConflict(Conflict):
-    """409: the gate was decided before, otherwise."""
+    """409: the gate or request was decided before, otherwise."""
+
+
+class ApprovalStale(Conflict):
+    """409: the gate or request expired, or was withdrawn; nobody decides it any more."""
 
 
 class StateInvalid(Conflict):
@@ -133,7 +141,9 @@ class RecoveryDenied(Judged):
 _BY_CODE: dict[str, type[ApiError]] = {
     "idempotency_conflict": IdempotencyConflict,
     "recovery_idempotency_conflict": IdempotencyConflict,
+    "self_approval": SelfApproval,
     "gate_decision_conflict": GateDecisionConflict,
+    "approval_stale": ApprovalStale,
     "execution_state_invalid": StateInvalid,
     "stage_state_invalid": StateInvalid,
     "needs_reconciliation": NeedsReconciliation,

@@ -57,6 +57,57 @@ def lines_of_plan(plan: Answer) -> list[str]:
     return [*lines, f"digest: {plan.get('plan_digest')}"]
 
 
+def lines_of_preview(answer: Answer) -> list[str]:
+    """What a verb, or a decision, would do."""
+    if answer.get("type") != "gate":
+        return lines_of_plan(answer)
+    word = "approving" if answer.get("approved") else "rejecting"
+    told = f"{word} makes {answer.get('stage')} {_words(answer.get('stage_status'))}; nothing was changed"
+    return [told, _votes(answer)]
+
+
+def lines_of_approvals(answer: Answer) -> list[str]:
+    """The things of one page, two lines each, and how to read on."""
+    lines = [line for item in answer.get("results") or () for line in _approval(item)]
+    if answer.get("next"):
+        lines.append(f"more: --next '{answer['next']}'")
+    return lines or ["nothing"]
+
+
+def lines_of_decision(answer: Answer) -> list[str]:
+    """Where it stands after a decision, or after it was taken back."""
+    lines = [f"{answer.get('id')}: {_words(answer.get('status'))}"]
+    if answer.get("state") == "open":
+        lines.append(_votes(answer))
+    if answer.get("target_execution_id"):
+        lines.append(f"{answer['target_execution_id']}: new run")
+    if answer.get("stage_status"):
+        lines.append(f"stage {answer.get('stage_id')}: {_words(answer['stage_status'])}")
+    return lines
+
+
+def _approval(item: Answer) -> list[str]:
+    what = "gate" if item.get("type") == "gate" else f"{item.get('kind')}"
+    at = f" at {item['stage']}" if item.get("stage") else ""
+    where = f" in {item['environment']}" if item.get("environment") else ""
+    told = [f"asked for by {item.get('requested_by') or 'nobody knows whom'}", _votes(item)]
+    if item.get("expires_at") and item.get("state") == "open":
+        told.append(f"expires {item['expires_at']}")
+    if item.get("state") == "open":
+        why_not = item.get("why_not") or {}
+        told.append("you may decide it" if item.get("may_decide") else f"not yours: {why_not.get('detail')}")
+    head = f"{item.get('id')}  {_words(item.get('state'))}: {what}{at} of {item.get('execution_name')}{where}"
+    return [head, f"  {'; '.join(told)}"]
+
+
+def _votes(answer: Answer) -> str:
+    return f"{answer.get('have')} of {answer.get('need')} agreed"
+
+
+def _words(text: Any) -> str:
+    return str(text).replace("_", " ")
+
+
 def _group(title: str, entries: Sequence[str]) -> list[str]:
     return [f"{title}:", *(f"  {entry}" for entry in entries)] if entries else []
 

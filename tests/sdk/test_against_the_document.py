@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from recourse import Job, Registry, StageContext, execution
-from recourse.calls import Call, Executions, Operations, Runs, Stages
+from recourse.calls import Approvals, Call, Executions, Operations, Runs, Stages
 from recourse.links import Recorder
 
 from config.openapi import application_schema, operations_schema
@@ -23,7 +23,8 @@ LATER = {"limits"}  # named by the contract, refused by this version
 def calls() -> list[Call]:
     """Every call that a client has, with everything said that may be said."""
     made: list[Call] = []
-    for group in (Runs(made.append), Stages(made.append), Executions(made.append), Operations(made.append)):
+    for kind in (Runs, Stages, Executions, Operations, Approvals):
+        group = kind(made.append)
         for name, method in inspect.getmembers(group, inspect.ismethod):
             if not name.startswith("_"):
                 method(**{one: said(one) for one in inspect.signature(method).parameters if one not in LATER})
@@ -61,7 +62,7 @@ def names_of_body(operation: dict[str, Any]) -> set[str]:
 
 def test_every_call_of_the_clients_is_in_the_documents_with_its_fields() -> None:
     made = calls()
-    assert len(made) >= 23
+    assert len(made) >= 26
     for call in made:
         operation = described(call.method, call.path)
         if call.body:

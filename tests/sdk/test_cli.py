@@ -71,7 +71,7 @@ def say(server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
     def run(*words: str) -> Said:
         try:
-            status = cli.main(["execution", *words])
+            status = cli.main([*words] if words[:1] == ("approval",) else ["execution", *words])
         except SystemExit as end:
             status = int(end.code or 0)
         captured = capsys.readouterr()
@@ -206,6 +206,116 @@ def test_a_console_that_is_not_there_is_named_and_the_same_is_said_once(server: 
     unknown = problem(422, "environment_unknown", detail="no such", errors={"environment": ["no such"]})
     answers(server, "rerun", *unknown)
     assert say("rerun", ID, "--environment", "prod").err.count("no such") == 1
+
+
+# approvals
+
+GATE = {
+    "id": ID,
+    "type": "gate",
+    "kind": "gate",
+    "state": "open",
+    "stage": "scope",
+    "execution_name": "nightly",
+    "environment": "production",
+    "requested_by": "ada",
+    "have": 1,
+    "need": 2,
+    "expires_at": "2026-06-01T08:00:00+00:00",
+    "may_decide": True,
+    "why_not": None,
+}
+OWN = GATE | {
+    "id": NEW,
+    "type": "operation",
+    "kind": "rerun",
+    "stage": None,
+    "expires_at": None,
+    "may_decide": False,
+    "why_not": {"code": "self_approval", "detail": "who asked for it does not decide it"},
+}
+DECIDED = {"id": ID, "type": "gate", "status": "open", "state": "open", "have": 1, "need": 2, "stage_id": "s1"}
+
+
+def test_the_inbox_is_two_lines_a_thing(server: ProtocolServer, say: Say) -> None:
+    """P84: what it is, who asked, how many agreed, until when, and whether it is yours to decide."""
+    page = {"next": f"{server.url}/v1/approvals?cursor=abc", "previous": None, "results": [GATE, OWN]}
+    server.answers["/v1/approvals"] = (200, page)
+    said = say("approval", "list", "--view", "mine", "--type", "gate")
+    assert said.status == 0
+    assert said.out.splitlines() == [
+        f"{ID}  open: gate at scope of nightly in production",
+        "  asked for by ada; 1 of 2 agreed; expires 2026-06-01T08:00:00+00:00; you may decide it",
+        f"{NEW}  open: rerun of nightly in production",
+        "  asked for by ada; 1 of 2 agreed; not yours: who asked for it does not decide it",
+        f"more: --next '{page['next']}'",
+    ]
+    assert server.requests[-1][0] == "/v1/approvals?view=mine&type=gate"
+    assert json.loads(say("approval", "list", "--json").out) == page
+    server.answers["/v1/approvals"] = (200, {"next": None, "previous": None, "results": []})
+    assert say("approval", "list", "--next", page["next"]).out == "nothing\n"
+    assert server.requests[-1][0] == "/v1/approvals?cursor=abc"
+
+
+def test_a_decision_says_where_it_leads(server: ProtocolServer, say: Say) -> None:
+    """What needs more people ends as what waits does; what went on says as which run."""
+    path = f"/v1/approvals/{ID}/decision"
+    server.answers[path] = (200, DECIDED | {"stage_status": "waiting"})
+    said = say("approval", "decide", ID, "--approve")
+    assert (said.status, said.out) == (4, f"{ID}: open\n1 of 2 agreed\nstage s1: waiting\n")
+    server.answers[path] = (200, DECIDED | {"status": "dispatched", "state": "approved", "target_execution_id": NEW})
+    said = say("approval", "decide", ID, "--approve", "--plan-digest", "d" * 64, "--client-request-id", KEY)
+    assert (said.status, said.out) == (0, f"{ID}: dispatched\n{NEW}: new run\n")
+    assert server.bodies("/decision")[-1] == {"approved": True, "plan_digest": "d" * 64, "client_request_id": KEY}
+    server.answers[path] = (200, DECIDED | {"status": "denied", "state": "rejected"})
+    assert say("approval", "decide", ID, "--reject", "--reason", "not today").status == 0
+    body = server.bodies("/decision")[-1]
+    assert (body["approved"], body["reason"]) == (False, "not today")
+
+
+def test_a_decision_can_be_looked_at_first(server: ProtocolServer, say: Say) -> None:
+    path = f"/v1/approvals/{ID}/decision"
+    server.answers[path] = (200, PLAN)
+    assert "d" * 64 in say("approval", "decide", ID, "--approve", "--dry-run").out
+    assert server.bodies("/decision") == [{"approved": True, "dry_run": True}]
+    server.answers[path] = (200, GATE | {"approved": True, "stage_status": "ready", "have": 2})
+    said = say("approval", "decide", ID, "--approve", "--dry-run")
+    assert (said.status, said.out) == (0, "approving makes scope ready; nothing was changed\n2 of 2 agreed\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "hint"),
+    [
+        (403, "self_approval", "somebody else must look at it"),
+        (409, "approval_stale", "ask for it anew"),
+        (409, "plan_changed", "look at the new plan"),
+        (409, "gate_decision_conflict", "a decision is final"),
+    ],
+)
+def test_a_decision_that_is_refused_says_what_to_do(
+    server: ProtocolServer, say: Say, status: int, code: str, hint: str
+) -> None:
+    server.answers[f"/v1/approvals/{ID}/decision"] = problem(status, code, plan=PLAN)
+    said = say("approval", "decide", ID, "--approve")
+    assert (said.status, said.out) == (2, "")
+    assert code in said.err
+    assert hint in said.err
+
+
+def test_what_one_asked_for_is_taken_back(server: ProtocolServer, say: Say) -> None:
+    server.answers[f"/v1/approvals/{ID}/withdraw"] = (200, DECIDED | {"status": "withdrawn", "state": "withdrawn"})
+    said = say("approval", "withdraw", ID, "--reason", "not needed")
+    assert (said.status, said.out) == (0, f"{ID}: withdrawn\n")
+    (body,) = server.bodies("/withdraw")
+    assert body["reason"] == "not needed"
+
+
+def test_a_decision_is_never_guessed(server: ProtocolServer, say: Say) -> None:
+    """F135: neither answer, or both, is a wrong option, and nothing is sent."""
+    for words in ((), ("--approve", "--reject"), ("--approve", "maybe")):
+        assert say("approval", "decide", ID, *words).status == 2
+    assert say("approval", "list", "--view", "everything").status == 2
+    assert server.requests == []
 
 
 def test_it_runs_as_a_module_and_documents_its_ends() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from recourse import (
     ApiError,
+    ApprovalStale,
     CheckpointInvalid,
     Client,
     ConfigurationError,
@@ -25,6 +26,7 @@ from recourse import (
     PermissionDenied,
     PlanChanged,
     RecoveryDenied,
+    SelfApproval,
     StateInvalid,
     SyncClient,
     Unauthorized,
@@ -124,10 +126,12 @@ def test_a_definite_refusal_is_not_repeated_and_uses_no_key(server: ProtocolServ
     [
         (401, "unauthorized", Unauthorized),
         (403, "permission_denied", PermissionDenied),
+        (403, "self_approval", SelfApproval),
         (404, "not_found", NotFound),
         (409, "stage_state_invalid", StateInvalid),
         (409, "execution_state_invalid", StateInvalid),
         (409, "gate_decision_conflict", GateDecisionConflict),
+        (409, "approval_stale", ApprovalStale),
         (409, "recovery_idempotency_conflict", IdempotencyConflict),
         (409, "plan_changed", PlanChanged),
         (409, "operator_review_required", OperatorReviewRequired),
@@ -211,6 +215,22 @@ CALLS: list[tuple[Callable[[Any], Any], str, dict[str, Any]]] = [
     (lambda c: c.executions.evidence("r"), "/v1/executions/r/evidence", {}),
     (lambda c: c.executions.blockers("r"), "/v1/executions/r/blockers", {}),
     (lambda c: c.operations.list(kind="rerun"), "/v1/operations?kind=rerun", {}),
+    (lambda c: c.approvals.list(view="mine", type="gate"), "/v1/approvals?view=mine&type=gate", {}),
+    (
+        lambda c: c.approvals.decide("a", False, "no", plan_digest="d", client_request_id="u"),
+        "/v1/approvals/a/decision",
+        {"approved": False, "reason": "no", "plan_digest": "d", "client_request_id": "u"},
+    ),
+    (
+        lambda c: c.approvals.decide("a", True, dry_run=True),
+        "/v1/approvals/a/decision",
+        {"approved": True, "dry_run": True},
+    ),
+    (
+        lambda c: c.approvals.withdraw("a", "not needed", client_request_id="u"),
+        "/v1/approvals/a/withdraw",
+        {"reason": "not needed", "client_request_id": "u"},
+    ),
     (
         lambda c: c.executions.rerun("r", from_step_id="s", environment="production", client_request_id="u"),
         "/v1/executions/r/rerun",
