@@ -507,8 +507,8 @@ class Moves:
     def asked_by(self, run: RunRow, user_id: int) -> None:
         """Keeps who retried the run: they decide none of its gates."""
         execute(
-            "UPDATE pipelines_run SET requesters = array_append(requesters, %s)"
-            " WHERE id = %s AND NOT requesters @> ARRAY[%s]",
+            "UPDATE pipelines_run SET requesters = array_append(requesters, %s::int)"
+            " WHERE id = %s AND NOT requesters @> ARRAY[%s::int]",
             [user_id, run.id, user_id],
         )
 
