@@ -310,8 +310,8 @@ def test_evidence_review_and_decision_work_without_javascript(
     review = _reviewed(start_run, hand)
     page = window(people["approver"], java_script_enabled=False).page
     page.get_by_role("link", name="Approvals 1").click()
-    page.get_by_role("link", name="Rerun in payroll").click()
-    page.get_by_role("link", name="payroll").first.click()
+    page.get_by_role("link", name="Rerun of payroll").click()
+    page.get_by_role("link", name="To the run").click()
     page.get_by_role("link", name="External http").click()
     page.get_by_role("link", name="Reconcile…").click()
     page.get_by_label("It happened").check()
@@ -319,11 +319,11 @@ def test_evidence_review_and_decision_work_without_javascript(
     page.get_by_role("button", name="Say so").click()
     page.get_by_text("approver-acme: seen at the bank").wait_for()
     page.goto(page.url.split("/console/")[0] + f"/console/operations/{review.id}/")
-    page.get_by_role("link", name="Let it go on…").click()
-    page.get_by_role("button", name="Let it go on").click()
+    page.get_by_role("link", name="Look and decide").click()
+    page.get_by_role("button", name="Approve").click()
     page.get_by_text("This is another plan than the one before").wait_for()
-    page.get_by_role("button", name="Let it go on").click()
-    page.get_by_text("goes on as this run").wait_for()
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_text("it goes on as a new run").wait_for()
     assert Run.objects.filter(recovered_from=review.run).count() == 1
 
 
@@ -386,7 +386,9 @@ def test_what_an_operator_asks_for_in_production_is_agreed_to_by_another_and_lea
     dialog.get_by_label("Reason").fill("the table is back")
     dialog.get_by_role("button", name="Ask for approval").last.click()
     one.page.get_by_text("waits until somebody else approves it").wait_for()
-    assert one.page.get_by_role("link", name="Let it go on…").count() == 0, "never by who asked"
+    one.page.get_by_role("link", name="Look and decide").click()
+    one.page.get_by_text("Who asked for it does not decide it").wait_for()
+    assert one.page.get_by_role("button", name="Approve").count() == 0, "never by who asked"
     assert Run.objects.count() == 1
     page = another.page
     page.keyboard.press("g")
@@ -394,12 +396,12 @@ def test_what_an_operator_asks_for_in_production_is_agreed_to_by_another_and_lea
     page.get_by_text("the table is back").wait_for()
     page.locator("body").press("j")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/console/operations/**")
-    page.get_by_role("link", name="Let it go on…").click()
-    page.locator("dialog[open]").get_by_role("button", name="Let it go on").last.click()
-    page.get_by_text("The rerun of payroll goes on as this run.").wait_for()
+    page.wait_for_url("**/console/approvals/**")
+    page.get_by_role("button", name="Approve").click()
+    page.get_by_text("Approved: Rerun of payroll; it goes on as a new run.").wait_for()
     (made,) = Run.objects.filter(recovered_from=run)
-    assert page.url.endswith(f"/console/runs/{made.id}/")
+    page.locator(f'a[href="/console/runs/{made.id}/"]').click()
+    page.wait_for_url(f"**/console/runs/{made.id}/")
     assert [stage.state for stage in stages_of(made)] == ["completed", "ready"]
     another.go(f"/console/runs/{made.id}/evidence/")
     assert page.get_by_text("approved by approver-acme").is_visible()
@@ -418,8 +420,8 @@ def test_no_page_of_recovery_is_wider_than_its_window_and_every_link_has_a_name(
     for path in (
         "operations/",
         f"operations/{review.id}/",
-        f"operations/{review.id}/approve/",
-        "approvals/",
+        f"approvals/{review.id}/",
+        "approvals/?view=waiting",
         f"runs/{run}/",
         f"runs/{run}/rerun/",
         f"runs/{run}/replay/",
