@@ -68,12 +68,25 @@ class Answer:
     replayed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """How many approvals of how many count now, and the plan that they are for: in rows that nobody changes."""
+
+    have: int
+    need: int
+    plan_digest: str
+
+    @property
+    def holds(self) -> bool:
+        return self.have >= self.need
+
+
 def ask(matter: Matter, planned: Planned) -> ApprovalRequest:
     """Opens the first round, in the transaction that has the operation wait. Its plan is frozen as it was judged.
 
     What its verdict alone put before others never expires; what a rule or a protected environment did, in time.
     """
-    return _open(ApprovalRequest(round=1, asked_at=database_now(), **_told(matter)), planned)
+    return _open(ApprovalRequest(round=1, **_told(matter)), planned)
 
 
 def find(subject: uuid.UUID, actor: Actor) -> ApprovalRequest:
@@ -171,17 +184,29 @@ def withdraw(subject: uuid.UUID, *, actor: Actor, reason: str = "") -> Answer:
         return _answer(request)
 
 
-def agreed(subject: uuid.UUID) -> tuple[int, int] | None:
-    """How many approvals of the round that was approved count now, and how many it needs; None when none was."""
+def agreed(subject: uuid.UUID) -> Agreed | None:
+    """What the round that was approved agreed to, as its approvals count now; None when none was."""
     request = ApprovalRequest.objects.filter(subject=subject, state=RequestState.APPROVED).order_by("-round").first()
-    return None if request is None else (have(request), request.count)
+    return None if request is None else Agreed(have(request), request.count, request.plan_digest)
 
 
 def have(request: ApprovalRequest) -> int:
     """How many approvals of this round count now."""
-    given = [Approval(*row) for row in request.decisions.filter(approved=True).values_list("user_id", "member")]
-    people = voters(request.workspace_id, [approval.user_id for approval in given])
-    return counted(question_of(request), given, people)
+    return so_far([request])[request.id]
+
+
+def so_far(requests: Sequence[ApprovalRequest]) -> dict[uuid.UUID, int]:
+    """How many approvals count now, by round. A fixed number of queries for all rounds of one workspace."""
+    given: dict[uuid.UUID, list[Approval]] = {request.id: [] for request in requests}
+    approvals = RequestDecision.objects.filter(request__in=list(given), approved=True) if given else []
+    for one in approvals:
+        given[one.request_id].append(Approval(one.user_id, one.member))
+    found = {}
+    for workspace_id in {request.workspace_id for request in requests}:
+        own = [request for request in requests if request.workspace_id == workspace_id]
+        people = voters(workspace_id, {one.user_id for request in own for one in given[request.id]})
+        found |= {request.id: counted(question_of(request), given[request.id], people) for request in own}
+    return found
 
 
 def expire_due(limit: int = BATCH) -> int:
@@ -253,6 +278,8 @@ def _open(request: ApprovalRequest, planned: Planned) -> ApprovalRequest:
     request.plan, request.plan_digest = dict(planned.plan), planned.digest
     request.approver_role, request.count, request.why = asked.role, asked.count, list(asked.why)
     request.opened_at = database_now()
+    if request.round == 1:
+        request.asked_at = request.opened_at
     request.expires_at = request.opened_at + timedelta(seconds=asked.expires_in) if asked.expires_in else None
     request.save(force_insert=True)
     _notice(request, NoticeKind.REVIEW_ASKED if planned.in_review else NoticeKind.APPROVAL_ASKED)

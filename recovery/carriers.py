@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
+from approvals import requests
 from approvals.gates import Carried, Planned
 from approvals.models import ApprovalRequest
 from approvals.rules import Requirement
@@ -38,9 +39,14 @@ class _Carrier:
 
     def carry_out(self, request: ApprovalRequest, moves: Moves, run: RunRow, *, actor: Actor) -> Carried | Refusal:
         operation = _locked(request)
+        agreed = requests.agreed(operation.id)
+        if agreed is None:
+            raise IllegalMove(f"operation {operation.id} was not agreed to")
+        if not agreed.holds:
+            raise Refusal("approval_stale", "an approval became void just now, so more people must agree; decide again")
         plan = self.plan(operation)
         if plan.digest != request.plan_digest:
-            raise IllegalMove(f"operation {operation.id} was agreed to as {request.plan_digest}, is {plan.digest}")
+            raise operations.plan_changed(plan)  # a rule, or the release in force, moved since it was planned just now
         if operation.state == OperationState.REVIEW_REQUIRED:
             operation.resolved_by_id = actor.user_id
         self.begin(operation, plan, moves, run)

@@ -248,8 +248,9 @@ def _locked(operation: Operation, actor: Actor, entry: Entry) -> Done | Refusal:
 
 def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
     agreed = requests.agreed(operation.id)
-    if agreed is not None and agreed[0] < agreed[1]:
-        detail = f"only {agreed[0]} of {agreed[1]} approvals still count: who gave them left or changed roles; ask anew"
+    if agreed is not None and not agreed.holds:
+        detail = f"only {agreed.have} of {agreed.need} approvals still count: who gave them left or changed roles;"
+        detail += " ask anew"
         return failed(operation, Refusal("approval_stale", detail))
     try:
         check_protected(operation, agreed=agreed is not None)
@@ -262,8 +263,11 @@ def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
         refusal = operations.hold_back(operation, plan)
         operations.update(operation)
         return refusal or operations.done(operation)
-    if plan.digest != operation.plan_digest:
+    if plan.digest != operation.plan_digest or (agreed is not None and plan.digest != agreed.plan_digest):
         return failed(operation, operations.plan_changed(plan))
+    if plan.agreements and agreed is None:
+        # whatever its row says, nobody's approval is there
+        return failed(operation, Refusal("approval_stale", "others must agree to this and nobody did; ask anew"))
     _make(operation, world, plan)
     operations.move(operation, "dispatch")
     operation.result |= {"execution_id": str(operation.target)}

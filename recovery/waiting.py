@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from datetime import datetime
 
+from approvals.models import ApprovalRequest
+from approvals.requests import so_far
+from approvals.rules import people
+from approvals.states import RequestState
 from pipelines.blockers import ENGINE, PERSON, Blocker
 from pipelines.models import Run
 from recovery.models import Operation
@@ -15,31 +21,37 @@ MOST = 20
 def blockers(run: Run) -> list[Blocker]:
     """One for each operation on the run that is neither ended nor dispatched, oldest first; at most `MOST`."""
     settled = sorted({*TERMINAL_OPERATION, OperationState.DISPATCHED})
-    waiting = Operation.objects.filter(run=run).exclude(state__in=settled)
-    return [
-        _blocker(one) for one in waiting.select_related("requested_by", "stage").order_by("created_at", "id")[:MOST]
-    ]
+    unfinished = Operation.objects.filter(run=run).exclude(state__in=settled)
+    found = list(unfinished.select_related("requested_by", "stage").order_by("created_at", "id")[:MOST])
+    asked = [one.id for one in found if one.state in PENDING_OPERATION]
+    requests = {one.subject: one for one in ApprovalRequest.objects.filter(subject__in=asked, state=RequestState.OPEN)}
+    votes = so_far(list(requests.values()))
+    return [_blocker(one, requests.get(one.id), votes) for one in found]
 
 
-def _blocker(operation: Operation) -> Blocker:
+def _blocker(operation: Operation, request: ApprovalRequest | None, votes: Mapping[uuid.UUID, int]) -> Blocker:
     stage = operation.stage.name if operation.stage else ""
     what = (
         f"the {operation.kind}{f' of {stage}' if stage else ''} that {operation.requested_by.get_username()} asked for"
     )
     asked = f"{what} at {_time(operation.created_at)}"
-    if operation.state in PENDING_OPERATION:
-        return Blocker(PERSON, f"{asked} {_pending(operation)}", None, operation.stage_id, stage)
+    if request is not None:
+        cause = f"{asked} {_pending(operation, request, votes[request.id])}"
+        return Blocker(PERSON, cause, request.expires_at, operation.stage_id, stage)
     target = f"has reserved run {operation.target}, which is" if operation.target else "is"
     cause = f"{asked} {target} not dispatched yet; the next sweep carries it on"
     return Blocker(ENGINE, cause, operation.updated_at, operation.stage_id, stage)
 
 
-def _pending(operation: Operation) -> str:
+def _pending(operation: Operation, request: ApprovalRequest, have: int) -> str:
+    wanted = people(request.approver_role, request.count)
+    needed = f"of {wanted} other than who asked, {have} so far"
+    ends = f"; it expires at {_time(request.expires_at)}" if request.expires_at else ""
     if operation.state == OperationState.AWAITING_APPROVAL:
-        return "waits for approval by somebody else"
+        return f"waits for approval {needed}{ends}"
     first = next((str(reason.get("text", "")) for reason in operation.reasons), "")
     why = f": {first}" if first else ""
-    return f"is in review{why}; somebody else with the right lets it go on or denies it"
+    return f"is in review{why}; it goes on with the approval {needed}{ends}"
 
 
 def _time(moment: datetime) -> str:

@@ -61,9 +61,9 @@ def fork(start_run: StartRun, ask: Ask) -> Callable[..., tuple[Run, Operation]]:
     return make
 
 
-def requested(operation: Operation) -> ApprovalRequest:
+def requested(operation: Operation, requirement: Requirement | None = None) -> ApprovalRequest:
     """It was put before somebody else."""
-    return put_before_others(operations.matter_of(operation), Planned({}, "", Requirement()))
+    return put_before_others(operations.matter_of(operation), Planned({}, "", requirement or Requirement()))
 
 
 def test_a_rerun_is_seen_whole_from_its_source_and_from_its_target(
@@ -211,19 +211,16 @@ def test_a_run_says_which_operations_somebody_must_still_do_something_about(
         ask(run, state=state)
     assert queries.blockers(run) == []
     target = uuid.uuid4()
-    ask(run, state=OperationState.AWAITING_APPROVAL)
-    ask(
-        run,
-        state=OperationState.REVIEW_REQUIRED,
-        reasons=[{"code": "no_seal", "text": "charge has no sealed evidence"}],
-    )
+    asked = requested(ask(run, state=OperationState.AWAITING_APPROVAL), Requirement("admin", 2, 3600))
+    unclear = [{"code": "no_seal", "text": "charge has no sealed evidence"}]
+    requested(ask(run, state=OperationState.REVIEW_REQUIRED, reasons=unclear))
     ask(run, state=OperationState.RESERVED, target=target)
     approval, review, reserved = queries.blockers(run)
-    assert (approval.holder, approval.next_look) == ("a person", None)
+    assert (approval.holder, approval.next_look) == ("a person", asked.expires_at)
     assert approval.cause.startswith("the rerun that operator-acme asked for at ")
-    assert approval.cause.endswith("waits for approval by somebody else")
+    assert "waits for approval of 2 admins other than who asked, 0 so far; it expires at " in approval.cause
     assert (review.holder, review.next_look) == ("a person", None)
-    assert "is in review: charge has no sealed evidence; somebody else with the right" in review.cause
+    assert "is in review: charge has no sealed evidence; it goes on with the approval of 1 approver" in review.cause
     assert reserved.holder == "the engine"
     assert reserved.next_look is not None
     assert f"has reserved run {target}, which is not dispatched yet" in reserved.cause
@@ -255,7 +252,8 @@ def test_a_review_an_approval_and_a_crash_before_dispatch_are_told_as_they_reall
     worker.report(worker.take(), "failed", error_code="X", retryable=False)
     asked = forks.ask_fork(OperationKind.RERUN, Run.objects.get(id=protected.id), forks.Wish(), actor=actor)
     assert forks.fork(asked, actor=actor).status == "awaiting_approval"
-    assert queries.blockers(Run.objects.get(id=protected.id))[-1].cause.endswith("waits for approval by somebody else")
+    waiting = queries.blockers(Run.objects.get(id=protected.id))[-1]
+    assert "waits for approval of 1 approver other than who asked, 0 so far" in waiting.cause
 
     crashed = start_run("load")
     hand.report(hand.take(), "failed", error_code="X", retryable=False)
