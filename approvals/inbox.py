@@ -55,7 +55,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class WhyNot:
-    """Why somebody may not decide: the code and words with which a decision would be refused."""
+    """Why somebody may not decide: words, and the code of the refusal."""
 
     code: str
     words: str

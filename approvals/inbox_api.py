@@ -44,7 +44,7 @@ class DecisionView(Shape):
 
 
 class WhyNotView(Shape):
-    """The refusal that a decision would be answered with."""
+    """Why you may not decide it, with the code of the refusal."""
 
     code = Text()
     detail = Text()
