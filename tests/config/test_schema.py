@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from approvals.models import ApprovalRule
 from config.openapi import application_schema, operations_schema
 from config.security import POLICY
 from config.wsgi import application
@@ -81,6 +82,7 @@ def things(
         "application_id": str(application.id),
         "release_id": str(release.id),
         "policy_id": str(policy.id),
+        "rule_id": str(ApprovalRule.objects.create(workspace_id=run.workspace_id, name="x", kinds=["retry"]).id),
         "key_id": str(keyring.read(run.workspace_id).active),
         "checkpoint_id": str(Checkpoint.objects.filter(run=run).latest("sequence").id),
     }
