@@ -17,6 +17,7 @@ import psutil
 import pytest
 import rfc8785
 from recourse import (
+    ApprovalStale,
     Client,
     Failure,
     GateDecisionConflict,
@@ -27,13 +28,15 @@ from recourse import (
     PlanChanged,
     Registry,
     Release,
+    SelfApproval,
     StageContext,
     SyncClient,
     Waiting,
     Worker,
 )
 
-from pipelines.models import Attempt, LateEvidence, LogLine
+from approvals.models import ApprovalRule
+from pipelines.models import Attempt, LateEvidence, LogLine, Workspace
 from pipelines.models.base import RecourseNow
 from pipelines.sweeps import sweep
 from tests.cast import Person
@@ -458,3 +461,53 @@ def test_a_rerun_is_planned_judged_and_let_go_on_by_evidence(
     assert replay["disposition"] == "recovery_allowed_reconciled"
     assert {one["kind"] for one in manager.operations.list()["results"]} >= {"rerun", "replay"}
     assert manager.executions.evidence(failed)["nodes"]
+
+
+def test_people_decide_gates_and_never_their_own(
+    client: SyncClient,
+    worker: Callable[[], Worker],
+    registry: Registry,
+    person_client: Callable[[str], SyncClient],
+) -> None:
+    """P84, F130, F138: the clients' half of it, with typed refusals."""
+    registry.add("Check", lambda ctx: Failure("BUSINESS_REJECTED", "no"))
+    worker()
+    approver, manager = person_client("approver"), person_client("release_manager")
+    run = create(client, stage("Check", approval={"when": "before"}))
+    (item,) = approver.approvals.list(view="mine")["results"]
+    assert (item["type"], item["execution_id"], item["may_decide"]) == ("gate", run["id"], True)
+    assert approver.approvals.decide(item["id"], True, dry_run=True)["stage_status"] == "ready"
+    assert approver.approvals.decide(item["id"], True)["state"] == "approved"
+    failed = reaches(client, run, "failed")
+    manager.executions.replay(failed["id"])
+    (again,) = manager.approvals.list()["results"]
+    assert (again["may_decide"], again["why_not"]["code"]) == (False, "self_approval")
+    with pytest.raises(SelfApproval):
+        manager.approvals.decide(again["id"], True)
+    assert approver.approvals.decide(again["id"], False, "not again")["stage_status"] == "failed"
+    assert approver.approvals.decide(again["id"], False, "not again")["replayed"]
+    with pytest.raises(GateDecisionConflict):
+        approver.approvals.decide(again["id"], True)
+    assert [one["id"] for one in approver.approvals.list(view="decided")["results"]] == [again["id"], item["id"]]
+
+
+def test_requests_are_decided_as_they_were_shown_or_taken_back(
+    client: SyncClient, person_client: Callable[[str], SyncClient], workspace: Workspace
+) -> None:
+    """Contract §3: an operation that a rule holds back, approved with its digest, and one that was withdrawn."""
+    ApprovalRule.objects.create(workspace=workspace, name="cancelling", kinds=["cancel"])
+    operator, approver = person_client("operator"), person_client("approver")
+    asked = [operator.executions.cancel(create(client, stage("Nobody"), key=key)["id"], "why") for key in ("a", "b")]
+    assert {one["status"] for one in asked} == {"awaiting_approval"}
+    first, second = (one["operation_id"] for one in asked)
+    assert operator.approvals.withdraw(second, "not needed")["state"] == "withdrawn"
+    with pytest.raises(ApprovalStale):
+        approver.approvals.decide(second, True)
+    (item,) = approver.approvals.list(view="mine", type="operation")["results"]
+    assert item["id"] == first
+    with pytest.raises(PlanChanged) as changed:
+        approver.approvals.decide(first, True, plan_digest="0" * 64)
+    assert changed.value.plan["plan_digest"] == item["plan_digest"]
+    assert approver.approvals.decide(first, True, plan_digest=item["plan_digest"])["status"] == "succeeded"
+    assert client.runs.get(asked[0]["execution_id"])["status"] == "cancelled"
+    assert client.runs.get(asked[1]["execution_id"])["status"] == "queued"
