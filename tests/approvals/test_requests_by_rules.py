@@ -151,7 +151,7 @@ def test_a_pause_waits_for_nobody(start_run: StartRun, workspace: Workspace, peo
 def test_enough_people_have_it_done_at_once(
     failed: Run, workspace: Workspace, people: People, anna: Actor, bert: Actor
 ) -> None:
-    """Issue: carried out with the last approval that is needed; who retried decides no gate behind it."""
+    """carried out with the last approval that is needed; who retried decides no gate behind it."""
     rule(workspace, "retry")
     asked = retry(failed, people["operator"].actor, key=KEY)
     one = agree(asked.operation_id, anna, reason="looks right", plan_digest=asked.plan_digest)
@@ -321,7 +321,7 @@ def test_a_world_that_moved_opens_another_round_without_approvals(
 def test_what_waits_is_asked_for_no_less_when_the_rule_is_loosened_or_gone(
     failed: Run, workspace: Workspace, people: People, anna: Actor, bert: Actor
 ) -> None:
-    """Issue: a later change never loosens a pending request."""
+    """a later change never loosens a pending request."""
     made = rule(workspace, "retry")
     asked = retry(failed, people["operator"].actor)
     ApprovalRule.objects.filter(id=made.id).update(count=1)
@@ -468,7 +468,7 @@ def test_nobody_agrees_to_anything_on_a_run_that_was_cancelled(
 def test_nobody_agrees_to_anything_on_a_run_past_its_deadline(
     start_run: StartRun, workspace: Workspace, people: People, anna: Actor, clock: Clock
 ) -> None:
-    """Issue: human time counts; an expired run refuses approval. By the clock, whether or not a sweep has come by."""
+    """human time counts; an expired run refuses approval. By the clock, whether or not a sweep has come by."""
     rule(workspace, "skip", count=1)
     run = start_run("first", "second", deadline_seconds=60)
     asked = skip_stage(stages_of(run)[0].id, actor=people["operator"].actor, reason="r")
