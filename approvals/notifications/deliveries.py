@@ -85,10 +85,13 @@ def claim(limit: int) -> list[Claim]:
         return []
     with transaction.atomic():
         channels = query(
-            "SELECT c.id FROM approvals_channel c WHERE EXISTS (SELECT FROM approvals_delivery d"
+            "SELECT c.id FROM approvals_channel c CROSS JOIN LATERAL (SELECT d.due_at FROM approvals_delivery d"
             " WHERE d.channel_id = c.id AND d.state = 'pending' AND d.due_at <= recourse_now()"
-            " AND (d.held_until IS NULL OR d.held_until <= recourse_now()))"
-            " ORDER BY c.id FOR NO KEY UPDATE OF c SKIP LOCKED"
+            " AND (d.held_until IS NULL OR d.held_until <= recourse_now()) ORDER BY d.due_at LIMIT 1) first"
+            " CROSS JOIN LATERAL (SELECT count(*) AS held FROM approvals_delivery d"
+            " WHERE d.channel_id = c.id AND d.held_until > recourse_now()) way"
+            " WHERE way.held < %s ORDER BY way.held, first.due_at LIMIT %s FOR NO KEY UPDATE OF c SKIP LOCKED",
+            [PER_CHANNEL, limit],
         )
         if not channels:
             return []
@@ -96,12 +99,12 @@ def claim(limit: int) -> list[Claim]:
         rows = query(
             "WITH places AS MATERIALIZED (SELECT c.id, (SELECT count(*) FROM approvals_delivery h"
             " WHERE h.channel_id = c.id AND h.held_until > recourse_now()) AS held FROM unnest(%(channels)s) AS c(id)),"
-            " due AS MATERIALIZED (SELECT d.id FROM places p CROSS JOIN LATERAL (SELECT d.id, d.due_at,"
-            " p.held + row_number() OVER (ORDER BY d.due_at, d.id) AS place FROM approvals_delivery d"
+            " due AS MATERIALIZED (SELECT d.id FROM places p CROSS JOIN LATERAL (SELECT first.id, first.due_at,"
+            " p.held + row_number() OVER (ORDER BY first.due_at) AS place"
+            " FROM (SELECT d.id, d.due_at FROM approvals_delivery d"
             " WHERE d.channel_id = p.id AND d.state = 'pending' AND d.due_at <= recourse_now()"
-            " AND (d.held_until IS NULL OR d.held_until <= recourse_now())"
-            " ORDER BY d.due_at, d.id LIMIT greatest(0, %(most)s - p.held)) d"
-            " ORDER BY d.place, d.due_at, d.id LIMIT %(limit)s)"
+            " AND (d.held_until IS NULL OR d.held_until <= recourse_now()) ORDER BY d.due_at LIMIT %(most)s) first) d"
+            " WHERE d.place <= %(most)s ORDER BY d.place, d.due_at, d.id LIMIT %(limit)s)"
             " UPDATE approvals_delivery d SET held_until = recourse_now() + make_interval(secs => %(hold)s) FROM due"
             " WHERE d.id = due.id AND d.state = 'pending' AND (d.held_until IS NULL OR d.held_until <= recourse_now())"
             " RETURNING d.id, d.held_until",
