@@ -93,6 +93,10 @@ class Look:
         return words.roles(self.item)
 
     @property
+    def outcome(self) -> str:
+        return words.outcome(self.item)
+
+    @property
     def is_short(self) -> bool:
         return words.is_short(self.item, self.now)
 
@@ -226,7 +230,7 @@ def _mark(look: Look, shown: str) -> None:
 
 def _look(actor: Actor, item: Item) -> Look:
     """In a fixed number of statements, whatever it is about."""
-    run = queries.visible_runs(actor).select_related("application", "environment").get(id=item.run_id)
+    run = queries.visible_runs(actor).select_related("application", "environment").get(id=cast(uuid.UUID, item.run_id))
     return _look_at_gate(item, run) if item.type == GATE else _look_at_request(actor, item, run)
 
 
@@ -268,7 +272,8 @@ def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
     if not item.is_open:
         request = ApprovalRequest.objects.get(subject=item.id, round=item.round)
         look.carried = gates.carrier(item.kind).told(request)
-        look.target = queries.visible_runs(actor).filter(id=look.carried.target).first()
+        if look.carried.target is not None:
+            look.target = queries.visible_runs(actor).filter(id=look.carried.target).first()
     return look
 
 

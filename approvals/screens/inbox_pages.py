@@ -32,7 +32,7 @@ HIGHEST = uuid.UUID(int=2**128 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the inbox."""
+    """One line of the inbox. `gist` is what it would do, or what became of it."""
 
     item: Item
     title: str
@@ -93,8 +93,8 @@ def _held(actor: Actor, view: str, top: datetime, size: int) -> Page[Item]:
 
 
 def _line(item: Item, now: datetime) -> Line:
-    badge = words.kind(item) if item.is_open else (item.state, "")
-    return Line(item, words.title(item), words.gist(item), badge, words.least_role(item), words.is_short(item, now))
+    gist, badge = (words.gist, words.kind(item)) if item.is_open else (words.outcome, (item.state, ""))
+    return Line(item, words.title(item), gist(item), badge, words.least_role(item), words.is_short(item, now))
 
 
 def _at(item: Item, view: str) -> datetime | None:

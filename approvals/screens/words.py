@@ -7,9 +7,17 @@ from datetime import datetime, timedelta
 from approvals.inbox import GATE, Item
 from approvals.rules import roles_from
 from approvals.screens import plans
-from approvals.states import RequestCause
+from approvals.states import RequestCause, RequestState
 from pipelines.models import GateMoment
+from pipelines.states import GateState
 
+# why nobody decided what is closed, of gates and of requests
+NOBODY: dict[str, str] = {
+    RequestState.EXPIRED: "Nobody decided in time: silence never consents.",
+    RequestState.WITHDRAWN: "Taken back by whoever asked.",
+    RequestState.SUPERSEDED: "Its verdict forbids it by now.",
+    GateState.CANCELLED: "It ended with its run, or with its epoch.",
+}
 SHORTEST_WARNING, LONGEST_WARNING = timedelta(minutes=1), timedelta(hours=1)
 
 
@@ -29,6 +37,14 @@ def gist(item: Item) -> str:
     told = plans.gist(wanted(item))
     why = next((str(one.get("text", "")) for one in item.reasons), "") if item.cause == RequestCause.REVIEW else ""
     return ". ".join(f"{text[:1].upper()}{text[1:]}" for text in (told, why) if text)
+
+
+def outcome(item: Item) -> str:
+    """What became of what is closed: who decided it and why, or why nobody did."""
+    if item.decisions:
+        last = item.decisions[-1]
+        return f"{last.who}: {last.reason}" if last.reason else last.who
+    return NOBODY.get(item.state, "")
 
 
 def wanted(item: Item) -> plans.Wanted:

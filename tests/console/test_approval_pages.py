@@ -390,6 +390,7 @@ def test_a_plan_that_moved_comes_back_marked_with_what_was_typed_and_is_asked_an
     assert answer.status_code == 409
     assert "This is another plan than the one before" in told(answer)
     assert "New: pay: external http, committed; the outside system knows it by charge-8" in told(answer)
+    assert "Not done: this is how it stands now" not in told(answer), "it is said once"
     assert ">seen it</textarea>" in answer.content.decode()
     assert not Run.objects.filter(recovered_from=reviewed.run).exists()
     assert digest(answer) != digest(page)
@@ -433,6 +434,7 @@ def test_each_list_says_what_is_in_it_and_helps_when_it_is_empty(
     decided = told(viewer.get("/console/approvals/?view=decided"))
     assert "Approved Gate before publish in orders" in decided
     assert "approver-acme: fine" in decided
+    assert "Once approved" not in decided, "what is over would do nothing any more"
     assert "Nothing waits for a decision" in told(viewer.get("/console/approvals/?view=waiting"))
     assert viewer.get("/console/approvals/?view=everything").status_code == 400
     assert viewer.get("/console/approvals/?cursor=nonsense").status_code == 400

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from django.db.models import TextChoices
 
+from approvals.states import RequestState
 from pipelines import audit, states
 from pipelines.signing import Verdict
 from recovery.states import Disposition, OperationState, Outcome
@@ -24,6 +25,7 @@ ENUMS: list[type[TextChoices]] = [
     states.SessionState,
     states.ReleaseStatus,
     states.EffectState,
+    RequestState,
     OperationState,
     Disposition,
     Outcome,
