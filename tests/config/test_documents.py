@@ -16,7 +16,7 @@ from config.environment import BASE_DIR, BY_NAME
 
 FENCE = re.compile(r"^(```+).*?^\1$", flags=re.MULTILINE | re.DOTALL)
 SUFFIXES = "py|md|html|css|js|json|toml|lock|txt"
-DATABASE_SETTINGS = {"recourse.clock_shift"}
+NO_MODULES = {"recourse.clock_shift", "recourse.notices"}  # a setting of the database, a queue
 FOLDERS = "approvals|bench|config|docs|pipelines|recovery|samples|sdk|static|templates|tests"
 
 
@@ -96,7 +96,7 @@ def there(name: str, names: set[str]) -> bool:
 def modules_named(text: str) -> Iterator[str]:
     packages = "approvals|bench|config|pipelines|recourse|recovery|samples"
     yield from re.findall(rf"python -m ((?:{packages}|tests)[\w.]*)", text)
-    yield from set(re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text)) - DATABASE_SETTINGS
+    yield from set(re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text)) - NO_MODULES
     for module, names in re.findall(rf"^from ((?:{packages})[\w.]*) import ([\w, ]+)$", text, flags=re.MULTILINE):
         yield from (f"{module}.{name}" for name in names.split(", "))
 
