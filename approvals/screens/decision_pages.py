@@ -63,8 +63,9 @@ class AtGate:
 class Look:
     """The decision page: `steps` follow on approval, `otherwise` on rejection, `in_time` on neither.
 
-    Where the form had shown another plan, `moved`: what is new in `steps` is marked, and what is `gone` told. `carried`
-    is what came of a request that is closed, `target` the new run where that made one.
+    Where the form had shown another plan, `moved`: what is new in `steps` is marked, and what is `gone` told. `drift`
+    is how the plan of the world as it is now differs from the one that waits, (new, gone); `obstacle` why it could not
+    be done now. `carried` is what came of a request that is closed, `target` the new run where that made one.
     """
 
     item: Item
@@ -77,6 +78,8 @@ class Look:
     rounds: list[Round] = field(default_factory=list)
     gone: list[Step] = field(default_factory=list)
     moved: bool = False
+    drift: tuple[list[Step], list[Step]] | None = None
+    obstacle: str = ""
     carried: Carried | None = None
     target: Run | None = None
 
@@ -219,9 +222,8 @@ def _mark(look: Look, shown: str) -> None:
     before = next((one.item for one in look.rounds if one.item.plan_digest == shown), None) if shown else None
     if before is None or shown == look.item.plan_digest:
         return
-    steps, earlier = look.steps, plans.lines(words.wanted(before))
-    look.steps = [step if step in earlier else replace(step, is_new=True) for step in steps]
-    look.gone = [step for step in earlier if step not in steps]
+    came, look.gone = _changes(plans.lines(words.wanted(before)), look.steps)
+    look.steps = [replace(step, is_new=True) if step in came else step for step in look.steps]
     look.moved = True
 
 
@@ -269,6 +271,8 @@ def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
         now=database_now(),
         rounds=[_round(earlier, later) for later, earlier in pairwise(rounds)],
     )
+    if item.may_decide:
+        _look_ahead(look, actor)
     if not item.is_open:
         request = ApprovalRequest.objects.get(subject=item.id, round=item.round)
         look.carried = gates.carrier(item.kind).told(request)
@@ -277,13 +281,28 @@ def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
     return look
 
 
+def _look_ahead(look: Look, actor: Actor) -> None:
+    """What approving would come to now; the decision itself plans once more under the lock."""
+    item = look.item
+    try:
+        planned = requests.preview(item.id, actor=actor)
+    except Refusal as refusal:
+        look.obstacle = refusal.detail
+        return
+    if planned.denied is not None:
+        look.obstacle = planned.denied.detail
+    elif planned.digest != item.plan_digest:
+        look.drift = _changes(look.steps, plans.lines(plans.Wanted(item.kind, planned.plan)))
+
+
 def _round(earlier: Item, later: Item) -> Round:
-    before, after = plans.lines(words.wanted(earlier)), plans.lines(words.wanted(later))
-    return Round(
-        item=earlier,
-        came=[step for step in after if step not in before],
-        went=[step for step in before if step not in after],
-    )
+    came, went = _changes(plans.lines(words.wanted(earlier)), plans.lines(words.wanted(later)))
+    return Round(earlier, came, went)
+
+
+def _changes(before: list[Step], after: list[Step]) -> tuple[list[Step], list[Step]]:
+    """What is new in a plan, and what is gone from it."""
+    return [step for step in after if step not in before], [step for step in before if step not in after]
 
 
 def _address(item: Item) -> str:

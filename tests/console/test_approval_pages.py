@@ -400,6 +400,29 @@ def test_a_plan_that_moved_comes_back_marked_with_what_was_typed_and_is_asked_an
     assert Run.objects.filter(recovered_from=reviewed.run).count() == 1
 
 
+def test_the_page_says_beforehand_that_approving_would_ask_anew_or_come_to_nothing(
+    browse: Browse, people: dict[str, Person], reviewed: Operation
+) -> None:
+    """F51: looking ahead changes nothing of what waits."""
+    approver = browse(people["approver"])
+    before = digest(approver.get(address_of(reviewed)))
+    effect_of(reviewed.run, "pay", key="charge-8")
+    page = approver.get(address_of(reviewed))
+    assert "The world has moved since this was asked" in told(page)
+    assert "New: pay: external http, committed; the outside system knows it by charge-8" in told(page)
+    assert digest(page) == before
+    assert "The world has moved" not in told(browse(people["viewer"]).get(address_of(reviewed)))
+    effect_of(reviewed.run, "pay", "contradicted", key="charge-9")
+    page = approver.get(address_of(reviewed))
+    assert "It could not be done as things stand" in told(page)
+    assert ApprovalRequest.objects.get().state == "open"
+    answer = approver.post(address_of(reviewed, "approve"), {"plan_digest": before, "reason": "go on"})
+    assert answer.status_code == 409
+    assert "formaction" not in answer.content.decode(), "its verdict forbids it: nobody overrides that"
+    assert not Run.objects.filter(recovered_from=reviewed.run).exists()
+    assert "Its verdict forbids it by now." in told(approver.get("/console/approvals/?view=decided"))
+
+
 def test_a_form_that_shows_an_older_plan_than_the_one_that_waits_decides_nothing(
     browse: Browse, people: dict[str, Person], reviewed: Operation
 ) -> None:
