@@ -75,6 +75,81 @@ def test_a_mistyped_variable_is_refused_with_the_name_that_was_meant() -> None:
     assert found(RECOURSE_LEASE_SECOND="30") == {"recourse.E002": sentence}
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        *[
+            ("RECOURSE_PUBLIC_URL", value, "RECOURSE_PUBLIC_URL is not an address like https://console.example.org.")
+            for value in (
+                "console.example.org",
+                "ftp://x.example",
+                "https://",
+                "https://me@x.example",
+                "https://x/?a=b",
+            )
+        ],
+        *[
+            (
+                "RECOURSE_NOTIFY_ALLOW",
+                f"hooks.example,{value}",
+                f"RECOURSE_NOTIFY_ALLOW holds {value!r}; it must be a host name, an address or a network.",
+            )
+            for value in ("10.0.0.1/8", "10.0.0", "https://hooks.example", "-a.example", "*.example", "::1/129")
+        ],
+    ],
+)
+def test_where_people_and_messages_go_must_be_an_address(name: str, value: str, sentence: str) -> None:
+    assert found(**{name: value}) == {"recourse.E001": sentence}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mail.example", "http://u:hunter2@h", "smtp://", "smtp://u:hunter2@h:99999", "smtp://h?x=1", "smtp://h?tls=2"],
+)
+def test_a_mail_server_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:
+    wrong = found(RECOURSE_EMAIL_URL=url, RECOURSE_EMAIL_FROM="recourse@console.example")
+    assert wrong == {
+        "recourse.E001": "RECOURSE_EMAIL_URL cannot be read; it must look like smtp://user:password@host:587?tls=1."
+    }
+
+
+@pytest.mark.parametrize("sender", ["", "recourse", "a@b@c", "x <a@b", "a@b.example\r\nBcc: c@d.example"])
+def test_a_mail_server_needs_an_address_to_send_from(sender: str) -> None:
+    wrong = found(RECOURSE_EMAIL_URL="smtp://mail.example", RECOURSE_EMAIL_FROM=sender)
+    assert list(wrong) == ["recourse.E001"]
+    assert "RECOURSE_EMAIL_FROM" in wrong["recourse.E001"]
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls", "ssl"),
+    [
+        ("smtp://mail.example", "mail.example", 25, False, False),
+        ("smtp://mail.example?tls=1", "mail.example", 587, True, False),
+        ("smtp://mail.example:2525?tls=0", "mail.example", 2525, False, False),
+        ("smtps://mail.example", "mail.example", 465, False, True),
+        ("smtps://[::1]:4650", "::1", 4650, False, True),
+    ],
+)
+def test_the_address_of_a_mail_server_says_how_it_is_spoken_to(
+    url: str, host: str, port: int, tls: bool, ssl: bool
+) -> None:
+    sender = "Recourse <recourse@console.example>"
+    read = Environment.from_os(SOUND | {"RECOURSE_EMAIL_URL": url, "RECOURSE_EMAIL_FROM": sender})
+    assert not read.problems
+    told = {"host": host, "port": port, "tls": tls, "ssl": ssl, "sender": sender, "user": "", "password": ""}
+    assert read.email == told
+    named = Environment.from_os(
+        SOUND | {"RECOURSE_EMAIL_URL": "smtp://a%40b:p%2Fw@h.example", "RECOURSE_EMAIL_FROM": "a@b.example"}
+    )
+    assert (named.email["user"], named.email["password"]) == ("a@b", "p/w")
+
+
+def test_what_webhooks_may_reach_is_read_as_hosts_and_networks() -> None:
+    read = Environment.from_os(SOUND | {"RECOURSE_NOTIFY_ALLOW": " Hooks.Example ,10.0.0.0/8,127.0.0.1,,::1"})
+    assert (read.notify_allow, read.problems) == (["hooks.example", "10.0.0.0/8", "127.0.0.1/32", "::1/128"], ())
+    assert Environment.from_os(SOUND | {"RECOURSE_PUBLIC_URL": "https://x.example/"}).public_url == "https://x.example"
+
+
 def test_variables_of_other_programs_are_none_of_our_business() -> None:
     assert found(RECOURSEFUL="1", PATH="/bin", RECOURSE_URL="http://localhost:8000", RECOURSE_API_KEY="k") == {}
 

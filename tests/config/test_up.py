@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import psycopg
 import pytest
 
@@ -43,6 +44,8 @@ def test_up_serves_until_it_is_told_to_stop_and_leaves_nothing_running(data_dir:
     password = (data_dir / "ADMIN_PASSWORD").read_text().strip()
     assert login == f"log in as admin with the password {password}"
     assert httpx.get(f"{console.url}/readyz").json()["status"] == "ready"
+    sends = psutil.Process(console.pid_of("recourse.notices"))
+    assert sends.environ()["RECOURSE_PUBLIC_URL"] == console.url  # links in messages lead here
     assert "recourse_http_requests_total" in httpx.get(f"{console.url}/metrics").text
     with httpx.Client(base_url=console.url, follow_redirects=True) as client:
         form = client.get("/admin/login/")
