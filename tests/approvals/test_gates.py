@@ -311,7 +311,7 @@ def old_gate(run: Run, hand: Hand, people: People, clock: Clock, end: str) -> Ga
     if end == "approved":
         decide(run, people["approver"].actor, reason="fine")
     else:
-        clock.advance(60)
+        clock.advance(600)
         sweeps.expire_gates()
     retry_stage(stage(run, "post").id, actor=people["operator"].actor, reason="again")
     hand.report(hand.take(), output={"total": 8})
@@ -325,7 +325,7 @@ def test_a_decision_about_an_older_gate_never_touches_a_newer_attempt(
     start_run: StartRun, hand: Hand, people: People, clock: Clock, end: str, code: str
 ) -> None:
     """F136, F139: who looked at the first result decides about the first result, or is told that it is over."""
-    run = start_run(gated(when="after", expires_in=60))
+    run = start_run(gated(when="after", expires_in=600))
     older = old_gate(run, hand, people, clock, end)
     for approved in (True, False):
         with refused(code):
@@ -387,13 +387,13 @@ def test_a_gate_about_another_attempt_than_the_newest_is_not_decided(
 
 def test_what_was_decided_is_told_once(start_run: StartRun, people: People, clock: Clock) -> None:
     approved, rejected = start_run(gated(count=2), key="one"), start_run(gated(), key="two")
-    silent = start_run(gated(count=2, expires_in=60), key="three")
+    silent = start_run(gated(count=2, expires_in=600), key="three")
     for role in ("approver", "admin", "admin"):
         decide(approved, people[role].actor)
     for _ in range(2):
         decide(rejected, people["admin"].actor, False, reason="no")
     decide(silent, people["approver"].actor)
-    clock.advance(60)
+    clock.advance(600)
     assert (sweeps.expire_gates(), sweeps.expire_gates()) == (1, 0)
     told = Notice.objects.exclude(kind="gate_opened").order_by("id").values_list("kind", "run", "subject", "data")
     assert list(told) == [

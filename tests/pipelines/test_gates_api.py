@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines.models import AuditEvent, GateDecision, Run
-from tests.cast import Api, Worker, stages_of
+from tests.cast import Api, Person, Worker, stages_of
 from tests.clock import Clock
 
 Start = Callable[..., Run]
@@ -91,6 +91,33 @@ def test_an_incomplete_or_unknown_answer_decides_nothing(parked: Run, api: Api, 
     """F135."""
     assert decide(api, parked, **body).status_code == 400
     assert states(parked)[0] == "waiting"
+
+
+@pytest.mark.parametrize("approval", [{"approver_role": "approver"}, {"count": 2}, {"require_person": True}])
+def test_where_people_are_asked_the_application_is_told_so(
+    start_run: Start, api: Api, approval: dict[str, Any]
+) -> None:
+    """Model §5: gates of its own stages, unless a person is required; nothing moves, and the audit says who tried."""
+    run = start_run({"name": "first", "approval": {"when": "before", **approval}})
+    for body in ({"approved": True}, {"approved": False, "rejectionReason": "declined"}):
+        refused = decide(api, run, **body)
+        assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+    assert states(run) == ["waiting", "waiting"]
+    assert not GateDecision.objects.exists()
+    told = AuditEvent.objects.order_by("id").values_list("action", "outcome", "actor", "code")
+    assert list(told) == [(f"gate.{verb}", "denied", "billing", "permission_denied") for verb in ("approve", "reject")]
+
+
+def test_an_application_decides_beside_people_where_it_may(
+    people: dict[str, Person], parked: Run, api: Api, as_person: Callable[[Person], Api]
+) -> None:
+    """One function: who is second is told that it is decided, whichever way they came."""
+    gate = parked.gates.get()
+    path = f"/v1/approvals/{gate.id}/decision"
+    assert as_person(people["approver"]).post(path, {"approved": True}).status_code == 200
+    late = decide(api, parked, approved=True)
+    assert (late.status_code, late.json()["code"]) == (409, "gate_decision_conflict")
+    assert [(one.role, one.application) for one in gate.decisions.all()] == [("approver", None)]
 
 
 def test_what_does_not_wait_cannot_be_decided(start_run: Start, api: Api) -> None:
