@@ -41,7 +41,7 @@ class ApprovalRuleAdmin(DefinitionAdmin):
 
     form = RuleForm
     fieldsets = (
-        (None, {"fields": ("workspace", "name", "enabled", "says")}),
+        (None, {"fields": ("workspace", "name", "enabled", "kept")}),
         ("What it is about", {"fields": ("kinds", "environments", "pipelines", "counted", "at_least")}),
         ("Who must agree", {"fields": ("role", "count", "expires_in")}),
     )
@@ -49,7 +49,7 @@ class ApprovalRuleAdmin(DefinitionAdmin):
     list_select_related = ("workspace",)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return (*super().get_readonly_fields(request, obj), "says")
+        return (*super().get_readonly_fields(request, obj), "kept")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return obj is not None and acting(request, obj.workspace_id) is not None
@@ -71,7 +71,12 @@ class ApprovalRuleAdmin(DefinitionAdmin):
 
     @admin.display(description="in words")
     def says(self, obj: ApprovalRule) -> str:
-        return sentence(rule_rows.as_rule(obj)) if obj.kinds else ""
+        return sentence(rule_rows.as_rule(obj))
+
+    @admin.display(description="in words, as it is kept")
+    def kept(self, obj: ApprovalRule) -> str:
+        row = ApprovalRule.objects.filter(pk=obj.pk).first()  # a form that is refused has changed what it was given
+        return self.says(row) if row else "-"
 
 
 @admin.register(ApprovalRequest)

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from django import forms
+from django.contrib.admin.widgets import AdminTextInputWidget
 from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 
@@ -57,10 +58,14 @@ class RuleForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the typ
     environments = SimpleArrayField(
         forms.CharField(max_length=100),
         required=False,
+        widget=AdminTextInputWidget,
         help_text="slugs, with commas between them; protected stands for those that are; none: all",
     )
     pipelines = SimpleArrayField(
-        forms.CharField(max_length=255), required=False, help_text="slugs, with commas between them; none: all"
+        forms.CharField(max_length=255),
+        required=False,
+        widget=AdminTextInputWidget,
+        help_text="slugs, with commas between them; none: all",
     )
     at_least = forms.IntegerField(
         required=False, min_value=1, max_value=LARGEST_SIZE, help_text="so many or more of what is counted"
@@ -84,9 +89,10 @@ class RuleForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the typ
         counted, at_least = clean.get("counted"), clean.get("at_least")
         if counted and at_least is None and "at_least" in clean:
             self.add_error("at_least", f"must say how many {counted}")
-        clean["at_least"] = 1 if at_least is None else at_least
-        if workspace_id is None or any(name not in clean for name in rule_rows.FIELDS):
-            return clean  # there is something else to put right first
+        if "at_least" in clean:
+            clean["at_least"] = 1 if at_least is None else at_least
+        if workspace_id is None:
+            return clean  # which one is to be told first
         rule_rows.hold(workspace_id)
         own = self.instance.pk if self.instance.workspace_id else None
         for name, messages in rule_rows.problems(workspace_id, clean, own).items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.db.models import Value
@@ -56,34 +56,28 @@ def hold(workspace_id: uuid.UUID) -> None:
 def problems(workspace_id: uuid.UUID, wanted: Mapping[str, Any], rule_id: uuid.UUID | None = None) -> Problems:
     """What is wrong with a rule in this workspace, by field: a taken name, and what it names and nobody knows there.
 
-    `wanted` has all of `FIELDS`; types and limits of single values are checked by whoever read them. `rule_id` is that
-    of the rule itself when there is one already.
+    `wanted` has of `FIELDS` what could be read; types and limits of single values are checked by whoever read them.
+    `rule_id` is that of the rule itself when there is one already.
     """
     found: Problems = {}
     others = ApprovalRule.objects.filter(workspace_id=workspace_id)
     if rule_id is not None:
         others = others.exclude(id=rule_id)
-    if others.annotate(lower=Lower("name")).filter(lower=Lower(Value(wanted["name"]))).exists():
+    named: dict[str, list[str]] = {name: list(wanted.get(name, ())) for name in ("kinds", "environments", "pipelines")}
+    if others.annotate(lower=Lower("name")).filter(lower=Lower(Value(wanted.get("name", "")))).exists():
         found["name"] = ["another approval rule has this name"]
-    if strange := _strange(wanted["kinds"], gates.kinds()):
+    if strange := _strange(named["kinds"], gates.kinds()):
         found["kinds"] = [f"{strange}: what may wait for agreement is {', '.join(gates.kinds())}"]
-    if not wanted["kinds"]:
+    if "kinds" in wanted and not named["kinds"]:
         found["kinds"] = ["must name at least one kind of operation"]
-    found |= unknown_places(workspace_id, wanted["environments"], wanted["pipelines"])
-    if not wanted["counted"] and wanted["at_least"] != 1:
-        found["counted"] = [f"must say what there are {wanted['at_least']} of: {', '.join(Counted.values)}"]
-    return found
-
-
-def unknown_places(workspace_id: uuid.UUID, environments: Sequence[str], pipelines: Sequence[str]) -> Problems:
-    """What a rule of any sort names and the workspace does not have, by field."""
-    found: Problems = {}
-    known = Environment.objects.filter(workspace_id=workspace_id, slug__in=environments)
-    if strange := _strange(environments, [PROTECTED, *known.values_list("slug", flat=True)]):
+    environments = Environment.objects.filter(workspace_id=workspace_id, slug__in=named["environments"])
+    if strange := _strange(named["environments"], [PROTECTED, *environments.values_list("slug", flat=True)]):
         found["environments"] = [f"no environment here is called {strange}"]
-    there = Pipeline.objects.filter(workspace_id=workspace_id, slug__in=pipelines)
-    if strange := _strange(pipelines, there.values_list("slug", flat=True)):
+    pipelines = Pipeline.objects.filter(workspace_id=workspace_id, slug__in=named["pipelines"])
+    if strange := _strange(named["pipelines"], pipelines.values_list("slug", flat=True)):
         found["pipelines"] = [f"no pipeline here is called {strange}"]
+    if wanted.get("counted") == "" and wanted.get("at_least", 1) != 1:
+        found["counted"] = [f"must say what there are {wanted['at_least']} of: {', '.join(Counted.values)}"]
     return found
 
 

@@ -194,14 +194,19 @@ def test_what_cannot_be_meant_is_refused_at_its_field(
     assert not AuditEvent.objects.exists()
 
 
-def test_an_existing_rule_is_held_to_the_same(boss: Client, workspace: Workspace) -> None:
+def test_an_existing_rule_is_held_to_the_same_and_all_that_is_wrong_is_told_at_once(
+    boss: Client, workspace: Workspace
+) -> None:
     rule = a_rule(workspace)
     a_rule(workspace, name="taken")
-    answer = boss.post(page(rule), form(workspace, name="Taken", environments="nowhere"))
+    answer = boss.post(page(rule), form(workspace, name="Taken", environments="nowhere", count="x", expires_in="soon"))
     assert errors(answer) == {
         "name": ["another approval rule has this name"],
         "environments": ["no environment here is called 'nowhere'"],
+        "count": ["Enter a whole number."],
+        "expires_in": ["say it with units, such as 8 hours, 90 minutes or 1 day 12 hours"],
     }
+    assert b"rerun: 1 approver within 7 days" in answer.content, "what is kept, not what was refused"
     rule.refresh_from_db()
     assert rule.name == "careful"
 
