@@ -31,10 +31,11 @@ def send(delivery: Delivery) -> str:
 
 
 def text(subject: str, messages: Sequence[dict[str, Any]]) -> str:
-    """A message by itself as one line; several under their subject, and how many were left out."""
+    """A message by itself as one line with its workspace; several under their subject, and how many were left out."""
     lines = [_line(message) for message in messages]
     if len(lines) == 1:
-        return lines[0]
+        workspace = str(messages[0].get("workspace") or "")
+        return f"*{_safe(workspace)}* {lines[0]}" if workspace else lines[0]
     shown, size = [f"*{_safe(subject)}*"], len(subject)
     for line in lines[:LINES]:
         size += len(line) + 3

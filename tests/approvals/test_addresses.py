@@ -6,9 +6,12 @@ import dataclasses
 import socket
 import time
 from collections.abc import Callable, Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from approvals.notifications import sending
 from approvals.notifications.addresses import NotTaken, Place, checked, is_public, place_of
@@ -79,6 +82,43 @@ def test_no_address_of_a_private_or_special_network_is_public(address: str) -> N
 )
 def test_addresses_of_the_internet_are_public(address: str) -> None:
     assert is_public(address)
+
+
+PRIVATE = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+]
+SPECIAL = ["192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"]
+
+
+@given(st.sampled_from([*PRIVATE, *SPECIAL]).flatmap(lambda network: st.ip_addresses(network=network)))
+def test_no_address_of_a_closed_network_is_public_in_whatever_clothes(address: IPv4Address) -> None:
+    assert not is_public(str(address))
+    assert not any(is_public(str(clothes)) for clothes in dressed(address))
+
+
+@given(st.ip_addresses(v=4))
+def test_clothes_change_nothing_about_an_address(address: IPv4Address) -> None:
+    assert {is_public(str(clothes)) for clothes in dressed(address)} == {is_public(str(address))}
+
+
+@given(st.ip_addresses(v=6))
+def test_only_unicast_addresses_of_ipv6_and_what_leads_to_ipv4_can_be_public(address: IPv6Address) -> None:
+    if is_public(str(address)):
+        networks = [ip_network(network) for network in ("2000::/3", "64:ff9b::/96", "::ffff:0:0/96")]
+        assert any(address in network for network in networks)
+
+
+def dressed(address: IPv4Address) -> list[IPv6Address]:
+    """The IPv6 addresses that lead to an IPv4 one: mapped, NAT64, 6to4."""
+    bits = int(address)
+    heads = (0xFFFF << 32, 0x64FF9B << 96)
+    return [IPv6Address(head | bits) for head in heads] + [IPv6Address(0x2002 << 112 | bits << 80)]
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_slack_is_sent_a_text_with_the_link(workspace: Workspace, receiver: Rece
     delivery = delivery_for(channel_to(workspace, receiver.url, ChannelKind.SLACK))
     send_due()
     assert receiver.received.document == {
-        "text": "Somebody must decide about ship of nightly in production (1 approver)"
+        "text": "*acme* Somebody must decide about ship of nightly in production (1 approver)"
         " <https://console.example/console/approvals/7/?workspace=acme|open>"
     }
     assert "Recourse-Signature" not in receiver.received.headers
