@@ -192,7 +192,8 @@ def _decide_request(request: ScreenRequest, item: Item, approved: bool, reason: 
     if done.state == RequestState.OPEN:
         _counted(request, done.have, done.need)
     elif approved:
-        goes_on = "it goes on as a new run" if done.target else f"it is {done.status.replace('_', ' ')}"
+        done_at_once = "it is done" if done.status == "succeeded" else f"it is {done.status.replace('_', ' ')}"
+        goes_on = "it goes on as a new run" if done.target else done_at_once
         messages.success(request, f"Approved: {words.title(item)}; {goes_on}.", "approved")
     else:
         messages.success(request, f"Rejected: {words.title(item)}. It will not be done.", "rejected")

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from approvals.models import ApprovalRequest, RequestDecision
+from approvals.models import ApprovalRequest, ApprovalRule, RequestDecision
 from pipelines.access import CAPABILITIES, DECIDE
 from pipelines.models import AuditEvent, Gate, GateDecision, Member, Role, Run
 from pipelines.sweeps import expire_gates
@@ -20,6 +20,7 @@ from recovery.models import Operation
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
+from tests.console.test_planned_acts import shown
 from tests.recovery.stories import effect_of, in_review
 from tests.verbs import retry_stage
 
@@ -438,7 +439,78 @@ def test_a_form_that_shows_an_older_plan_than_the_one_that_waits_decides_nothing
     assert not Run.objects.filter(recovered_from=reviewed.run).exists()
 
 
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_retry_that_a_rule_is_about_is_asked_for_in_its_dialog_and_done_once_somebody_agreed(
+    approved: bool, browse: Browse, people: dict[str, Person], start_run: StartRun, hand: Hand
+) -> None:
+    """F140, model §5: a rule binds admins too; the same form again tells where it stands and asks nobody twice."""
+    ApprovalRule.objects.create(workspace_id=people["admin"].actor.workspace_id, name="retries", kinds=["retry"])
+    run = start_run("load", name="orders")
+    hand.report(hand.take(), "failed", error_code="X", retryable=False)
+    admin, approver = browse(people["admin"]), browse(people["approver"])
+    address = f"/console/stages/{stages_of(run)[0].id}/retry/"
+    page = admin.get(address)
+    assert "Ask for approval" in told(page)
+    form = {"shown": shown(page), "reason": "the table is back"}
+    answer = admin.post(address, form, follow=True)
+    assert "waits until somebody else approves it" in told(answer)
+    assert stages_of(run)[0].state == "failed"
+    request = ApprovalRequest.objects.get()
+    assert "Retry of load in orders development Runs 1 stage (load)" in told(approver.get("/console/approvals/"))
+    act = "approve" if approved else "reject"
+    path = f"/console/approvals/{request.subject}/"
+    answer = approver.post(f"{path}{act}/", {"plan_digest": request.plan_digest, "reason": "I see"}, follow=True)
+    said = "Approved: Retry of load in orders; it is done." if approved else "Rejected: Retry of load in orders."
+    assert said in told(answer)
+    assert (stages_of(run)[0].state, stages_of(run)[0].epoch) == (("ready", 2) if approved else ("failed", 1))
+    again = admin.post(address, form, follow=True)
+    assert again.status_code in (200, 409), "the same form again"
+    assert (ApprovalRequest.objects.count(), Operation.objects.count()) == (1, 1)
+    assert stages_of(run)[0].epoch == (2 if approved else 1)
+
+
 # the inbox
+
+
+def test_long_lists_are_paged_and_lead_back(browse: Browse, people: dict[str, Person], start_run: StartRun) -> None:
+    for number in range(3):
+        start_run({**BEFORE, "name": f"stage-{number}"}, name="orders")
+    approver = browse(people["approver"])
+    first = approver.get("/console/approvals/?page_size=2")
+    assert "Gate before stage-2 in orders" in told(first)
+    assert "Gate before stage-0 in orders" not in told(first)
+    older = re.search(r'href="([^"]+)" rel="next"', first.content.decode())
+    assert older
+    second = approver.get(f"/console/approvals/{unescape(older[1])}")
+    assert "Gate before stage-0 in orders" in told(second)
+    assert "Gate before stage-1 in orders" not in told(second)
+    assert 'rel="prev"' in second.content.decode()
+
+
+def test_little_time_left_is_a_warning_and_an_end_far_off_is_not(
+    browse: Browse, people: dict[str, Person], start_run: StartRun, clock: Clock
+) -> None:
+    """A tenth of the time, an hour at most; the page itself warns too."""
+    start_run({"name": "scope", "approval": {"when": "before", "expires_in": 600}}, name="orders")
+    approver = browse(people["approver"])
+    warning = 'data-status="blocked">Expires'
+    assert warning not in approver.get("/console/approvals/").content.decode()
+    clock.advance(545)
+    assert warning in approver.get("/console/approvals/").content.decode()
+    assert re.search(r"Expires in \d+ s", told(approver.get(address_of(Gate.objects.get()))))
+
+
+def test_a_fork_of_nobody_knows_whom_is_decided_by_nobody(
+    browse: Browse, people: dict[str, Person], gate: Gate
+) -> None:
+    """F133: said with what to do instead."""
+    Run.objects.filter(id=gate.run_id).update(recovered_from=gate.run_id, requesters=[])
+    admin = browse(people["admin"])
+    page = told(admin.get(address_of(gate)))
+    assert "nobody can be a second person: cancel it and ask anew" in page
+    assert "Asked by nobody known" in page
+    assert admin.post(address_of(gate, "approve")).status_code == 403
+    assert Gate.objects.get().state == "open"
 
 
 def test_each_list_says_what_is_in_it_and_helps_when_it_is_empty(
