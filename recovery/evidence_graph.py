@@ -205,6 +205,8 @@ def _approval_nodes(request: ApprovalRequest) -> Iterable[Node]:
     told = _OTHERWISE.get(RequestState(request.state))
     if told is None:
         return
+    if request.state == RequestState.EXPIRED and (request.expires_at is None or request.expires_at > request.closed_at):
+        told = "expired: the run was over first"
     facts = {"decided_by": None, "role": None, "reason": "", "round": request.round}
     yield Node(f"request:{request.id}", APPROVAL, told, request.state, request.closed_at, facts)
 

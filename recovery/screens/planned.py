@@ -117,10 +117,10 @@ def perform(request: ScreenRequest, act: Act, planned: Planned) -> HttpResponse:
         if refusal.code == "operator_review_required" and "operation_id" in refusal.extra:
             return _to_operation(request, refusal)
         return _show(request, act, planned, shown, reason, refusal)
-    if done.replayed:
-        messages.info(request, "A duplicate request: this was done already, and is not done twice.", "no_op")
     if done.status == OperationState.AWAITING_APPROVAL:
         return _to_asked(request, done)
+    if done.replayed:
+        messages.info(request, "A duplicate request: this was done already, and is not done twice.", "no_op")
     return go_on(request, planned.told(done))
 
 
