@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Value
@@ -70,14 +70,21 @@ def problems(workspace_id: uuid.UUID, wanted: Mapping[str, Any], rule_id: uuid.U
         found["kinds"] = [f"{strange}: what may wait for agreement is {', '.join(gates.kinds())}"]
     if "kinds" in wanted and not named["kinds"]:
         found["kinds"] = ["must name at least one kind of operation"]
-    environments = Environment.objects.filter(workspace_id=workspace_id, slug__in=named["environments"])
-    if strange := _strange(named["environments"], [PROTECTED, *environments.values_list("slug", flat=True)]):
-        found["environments"] = [f"no environment here is called {strange}"]
-    pipelines = Pipeline.objects.filter(workspace_id=workspace_id, slug__in=named["pipelines"])
-    if strange := _strange(named["pipelines"], pipelines.values_list("slug", flat=True)):
-        found["pipelines"] = [f"no pipeline here is called {strange}"]
+    found |= unknown_places(workspace_id, named["environments"], named["pipelines"])
     if wanted.get("counted") == "" and wanted.get("at_least", 1) != 1:
         found["counted"] = [f"must say what there are {wanted['at_least']} of: {', '.join(Counted.values)}"]
+    return found
+
+
+def unknown_places(workspace_id: uuid.UUID, environments: Sequence[str], pipelines: Sequence[str]) -> Problems:
+    """What a rule of any sort names and the workspace does not have, by field."""
+    found: Problems = {}
+    known = Environment.objects.filter(workspace_id=workspace_id, slug__in=environments)
+    if strange := _strange(environments, [PROTECTED, *known.values_list("slug", flat=True)]):
+        found["environments"] = [f"no environment here is called {strange}"]
+    there = Pipeline.objects.filter(workspace_id=workspace_id, slug__in=pipelines)
+    if strange := _strange(pipelines, there.values_list("slug", flat=True)):
+        found["pipelines"] = [f"no pipeline here is called {strange}"]
     return found
 
 
