@@ -152,6 +152,8 @@ def decide_request(
             carried = outcome if isinstance(outcome, Carried) else None
             answer = outcome if isinstance(outcome, Refusal) else _answer(request)
         _tell_after(entry, request)
+        if carried is not None and carried.target is not None:
+            entry.after["target"] = str(carried.target)
         if isinstance(answer, Refusal):
             entry.keep_refused(answer)
     if isinstance(answer, Refusal):
@@ -201,7 +203,7 @@ def so_far(requests: Sequence[ApprovalRequest]) -> dict[uuid.UUID, int]:
     approvals = RequestDecision.objects.filter(request__in=list(given), approved=True) if given else []
     for one in approvals:
         given[one.request_id].append(Approval(one.user_id, one.member))
-    found = {}
+    found: dict[uuid.UUID, int] = {}
     for workspace_id in {request.workspace_id for request in requests}:
         own = [request for request in requests if request.workspace_id == workspace_id]
         people = voters(workspace_id, {one.user_id for request in own for one in given[request.id]})

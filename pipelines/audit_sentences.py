@@ -145,7 +145,6 @@ NOUNS: dict[str, str] = {
     "notice": "notice",
     "notificationrule": "notification rule",
     "operation": "operation",
-    "operationdecision": "decision on an operation",
     "personaltoken": "token",
     "pipeline": "pipeline",
     "policy": "policy",
@@ -314,7 +313,7 @@ def _request(event: AuditFacts, data: Mapping[str, Any], words: Mapping[str, str
     """A request by whose it is: "ann's rerun of nightly-billing in production"."""
     kind = KINDS.get(str(data.get("kind")))
     if kind is None:
-        return "a request"
+        return f"a request about {words['run']}" if event.run else "a request"
     whose = f"{event.on_behalf_of}'s" if event.on_behalf_of else "their own"
     return f"{whose} {kind.format_map(words)}"
 
@@ -337,22 +336,27 @@ def _why(event: AuditFacts) -> str:
 
 
 def _waits(event: AuditFacts) -> str:
-    """What an operation waits for that was asked for and not carried out; blank when it was."""
-    after: Mapping[str, Any] = event.after if isinstance(event.after, Mapping) else {}
-    if event.code == REVIEW or after.get("operation") == "review_required":
+    """Whom an operation waits for that was asked for and not carried out; blank when it was."""
+    data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
+    if event.code == REVIEW:
         return "it waits for somebody else to let it go on"
-    if after.get("operation") != "awaiting_approval" or _decides(event):
+    if data.get("status") != "awaiting_approval":
         return ""
-    return f"it waits for {_people(after)}"
+    told = (data.get("approvals") or [{}])[0]
+    count, role = told.get("count") or 1, str(told.get("role") or "approver").replace("_", " ")
+    return f"it waits for one {role}" if count == 1 else f"it waits for {count} {role}s"
 
 
 def _then(event: AuditFacts) -> str:
-    """What came of an action besides itself: a new run, or others who are still to agree."""
+    """What came of an action besides itself: a new run, an operation, or others who are still to agree."""
     after: Mapping[str, Any] = event.after if isinstance(event.after, Mapping) else {}
     if after.get("target"):
-        return f"; the new run is {after['target']}"
+        made = "it goes on as" if _decides(event) else "the new run is"
+        return f"; {made} {after['target']}"
     have, need = _votes(event, after)
-    return f"; {have} of {need} have agreed" if have < need else ""
+    if have < need:
+        return f"; {have} of {need} have agreed"
+    return "; it was carried out" if _decides(event) and after.get("operation") == "succeeded" else ""
 
 
 def _votes(event: AuditFacts, after: Mapping[str, Any]) -> tuple[int, int]:
@@ -362,12 +366,6 @@ def _votes(event: AuditFacts, after: Mapping[str, Any]) -> tuple[int, int]:
     if event.action == "operation.approve" and after.get("request") == "open":
         return after["approvals"], after["needed"]
     return 0, 0
-
-
-def _people(told: Mapping[str, Any]) -> str:
-    """How many of which role are asked for: "2 approvers", "one admin"."""
-    count, role = told.get("count") or 1, str(told.get("role") or "approver").replace("_", " ")
-    return f"one {role}" if count == 1 else f"{count} {role}s"
 
 
 def _removed(data: Mapping[str, Any]) -> str:

@@ -116,7 +116,7 @@ class Fork(_Carrier):
             forks.dispatch(operation, actor=actor)
             return _carried(Operation.objects.get(id=operation.id))
 
-        return Carried(operation.state, operation.disposition, then=make)
+        return Carried(operation.state, operation.disposition, operation.target, then=make)
 
 
 def _locked(request: ApprovalRequest) -> Operation:

@@ -190,7 +190,7 @@ def _reserved(asked: Asked, actor: Actor, key: str, plan_digest: str) -> tuple[O
                 operation = _begin(asked, actor, key, plan_digest, entry)
             held_back = _held_back(operation, entry, is_new=is_new)
             if operation.state != OperationState.RESERVED:
-                entry.data["operation"] = str(operation.id)
+                entry.data |= operations.waiting(operation)
                 audit.write(actor, action_of(asked.kind), entry)
     except Refusal as refused:
         audit.record_refusal(actor, action_of(asked.kind), refused, entry)

@@ -275,6 +275,13 @@ def record_verdict(actor: Actor, operation: Operation) -> None:
     _write_verdict(actor, asked, operation.disposition)
 
 
+def waiting(operation: Operation) -> dict[str, Any]:
+    """What the audit keeps of an operation that is not carried out at once: where it stands, and whom it waits for."""
+    plan: Mapping[str, Any] = operation.plan or {}
+    asked = [{"role": one["role"], "count": one["count"]} for one in plan.get("approvals", ())]
+    return {"operation": str(operation.id), "status": operation.state, "approvals": asked}
+
+
 def on_behalf_of(operation: Operation, actor: Actor) -> str:
     """Whose request it is, for the audit, when somebody else carries it on; blank when it is the actor's own."""
     return "" if operation.requested_by_id == actor.user_id else operation.requested_by.get_username()

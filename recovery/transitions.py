@@ -170,7 +170,7 @@ def _begin(
     refusal = operations.hold_back(operation, plan)
     if operation.state != OperationState.EVALUATING:
         operations.add(operation)
-        entry.data |= {"operation": str(operation.id), "status": operation.state}
+        entry.data |= operations.waiting(operation)
         return refusal or operations.done(operation)
     if run.status in RUN_NO_OPS.get(asked.kind, ()):
         entry.outcome = NO_OP
