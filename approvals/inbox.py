@@ -37,7 +37,7 @@ GATE, OPERATION = "gate", "operation"
 TYPES = (GATE, OPERATION)
 WAITING, MINE, ASKED, DECIDED = "waiting", "mine", "asked", "decided"
 VIEWS = (WAITING, MINE, ASKED, DECIDED)
-LOOKED_AT = 5_000  # for the count on every page, which must stay quick for who asked for most of what waits
+LOOKED_AT = 2_000  # for the count on every page, which must stay quick for who asked for most of what waits
 
 
 @dataclass(frozen=True, slots=True)
