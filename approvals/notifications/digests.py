@@ -24,6 +24,7 @@ from pipelines.ids import new_id
 from pipelines.sql import execute, query
 
 LISTED = 50  # lines of one digest
+MOST = 20  # digests of one call
 LEFT_OUT = "left_out"  # the kind of the line that counts the rest
 
 _DUE = (
@@ -61,9 +62,10 @@ class Line:
         }
 
 
-def close_digests() -> int:
-    """Makes a delivery of each digest that is due; returns how many."""
-    return sum(_close(rule) for (rule,) in query(f"{_DUE} ORDER BY oldest.at"))
+def close_digests(most: int = MOST) -> int:
+    """Makes a delivery of each digest that is due, the longest due first; returns how many. What is more than `most` is
+    left to the next call."""
+    return sum(_close(rule) for (rule,) in query(f"{_DUE} ORDER BY oldest.at LIMIT %s", [most]))
 
 
 def _close(rule: uuid.UUID) -> int:

@@ -13,7 +13,7 @@ from pipelines import notices
 from pipelines.sql import query
 from pipelines.states import NoticeKind
 
-BATCH = 500
+BATCH, MOST = 500, 2000
 
 _SOON = (
     "{table}.state = 'open' AND {table}.warned_at IS NULL AND {table}.expires_at > recourse_now()"
@@ -24,16 +24,17 @@ _SOON = (
 )
 
 
-def warn_expiring(limit: int = BATCH) -> int:
-    """Writes a notice for every open gate and request that is soon to expire; returns how many."""
-    return _warn("pipelines_gate", "run_id, stage_id, id", limit) + _warn(
-        "approvals_approvalrequest", "run_id, stage_id, subject", limit
+def warn_expiring(limit: int = BATCH, most: int = MOST) -> int:
+    """Writes a notice for every open gate and request that is soon to expire; returns how many. Of each sort, what is
+    more than `most` is left to the next call."""
+    return _warn("pipelines_gate", "run_id, stage_id, id", limit, most) + _warn(
+        "approvals_approvalrequest", "run_id, stage_id, subject", limit, most
     )
 
 
-def _warn(table: str, told: str, limit: int) -> int:
+def _warn(table: str, told: str, limit: int, most: int) -> int:
     total = 0
-    while True:
+    while total < most:
         with transaction.atomic():
             rows = query(
                 f"WITH soon AS MATERIALIZED (SELECT id AS one FROM {table} WHERE {_SOON.format(table=table)}"  # noqa: S608
@@ -45,4 +46,5 @@ def _warn(table: str, told: str, limit: int) -> int:
             notices.insert([notices.row(row[0], NoticeKind.EXPIRING, *row[1:]) for row in rows])
         total += len(rows)
         if len(rows) < limit:
-            return total
+            break
+    return total

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -23,17 +23,17 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
-from approvals.models import Delivery, Message
 from approvals.notifications import sentences
 from approvals.notifications.sentences import GATE, REQUEST, Facts
 from approvals.notifications.standing import still_asking
 from approvals.rules import PROTECTED
+from approvals.states import DeliveryState
 from pipelines.ids import new_id
-from pipelines.sql import database_now, query, recordset
+from pipelines.sql import execute, query, recordset
 from pipelines.states import NoticeKind
 
 log = structlog.get_logger(__name__)
-BATCH = 500
+BATCH, MOST = 500, 2000
 
 # paths of the console, so that no worker has to load its screens; tests hold them to the URL map
 DECISION_PAGE = "/console/approvals/{id}/"
@@ -107,22 +107,15 @@ class Asked:
     asked_by: str = ""
 
 
-@dataclass(slots=True)
-class Batch:
-    """What became of some notices, at this time: digests count from then, so that a backlog is one."""
+def take_up(limit: int = BATCH, most: int = MOST) -> int:
+    """Makes messages of the notices that wait, a batch a transaction; returns how many notices it took.
 
-    now: datetime
-    deliveries: list[Delivery] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-
-
-def take_up(limit: int = BATCH) -> int:
-    """Makes messages of all notices that wait, a batch a transaction; returns how many notices there were.
-
-    A rule without a digest gets a delivery for each at once, others gather them for `close_digests`.
+    A rule without a digest gets a delivery for each at once, others gather them for `close_digests`. What is more than
+    `most` is left to the next call, which comes in a second: the process that calls has other work too.
     """
     total = 0
-    while taken := _take_some(limit):
+    while total < most:
+        taken = _take_some(limit)
         total += taken
         if taken < limit:
             break
@@ -131,7 +124,7 @@ def take_up(limit: int = BATCH) -> int:
 
 def link(path: str, workspace: str) -> str:
     """The address of a page of the console in a workspace."""
-    return f"{getattr(settings, 'RECOURSE_PUBLIC_URL', '').rstrip('/')}{path}?workspace={workspace}"
+    return f"{settings.RECOURSE_PUBLIC_URL.rstrip('/')}{path}?workspace={workspace}"
 
 
 def _take_some(limit: int) -> int:
@@ -139,9 +132,7 @@ def _take_some(limit: int) -> int:
         notices = _taken(limit)
         wishes = _wishes({notice.workspace for notice in notices}) if notices else []
         if wishes:
-            batch = _told(notices, wishes)
-            Delivery.objects.bulk_create(batch.deliveries)
-            Message.objects.bulk_create(batch.messages)
+            _write(_told(notices, wishes))
     return len(notices)
 
 
@@ -172,8 +163,8 @@ def _wishes(workspaces: Iterable[uuid.UUID]) -> list[Wish]:
     ]
 
 
-def _told(notices: Sequence[Taken], wishes: Sequence[Wish]) -> Batch:
-    """What the rules make of the notices, in as many statements for one as for hundreds."""
+def _told(notices: Sequence[Taken], wishes: Sequence[Wish]) -> list[dict[str, Any]]:
+    """What the rules make of the notices, as rows for `_write`, in as many statements for one as for hundreds."""
     kinds = {(wish.workspace, kind) for wish in wishes for kind in wish.kinds or NoticeKind.values}
     places = _places([notice for notice in notices if (notice.workspace, notice.kind) in kinds])
     wanted: list[tuple[Taken, list[Wish]]] = []
@@ -187,35 +178,44 @@ def _told(notices: Sequence[Taken], wishes: Sequence[Wish]) -> Batch:
             wanted.append((notice, list(first.values())))
     open_ones = still_asking((notice.id, notice.kind, notice.run, notice.subject) for notice, _ in wanted)
     asked = _asked([notice for notice, _ in wanted if notice.id in open_ones])
-    batch = Batch(database_now())
+    rows = []
     for notice, by in wanted:
-        if notice.id not in open_ones:
-            continue
-        content = _content(notice, places[notice.id], asked.get(notice.subject))
-        for wish in by:
-            _add(batch, notice, wish, content)
-    return batch
+        if notice.id in open_ones:
+            content = _content(notice, places[notice.id], asked.get(notice.subject))
+            rows += [_row(notice, wish, content) for wish in by]
+    return rows
 
 
-def _add(batch: Batch, notice: Taken, wish: Wish, content: dict[str, Any]) -> None:
-    delivery = None
-    if not wish.digest_seconds:
-        told = sentences.cut(f"{content['workspace']}: {content['sentence']}", sentences.LONGEST_SUBJECT)
-        delivery = Delivery(
-            id=new_id(), workspace_id=notice.workspace, channel_id=wish.channel, subject=told, body=[content]
+def _row(notice: Taken, wish: Wish, content: dict[str, Any]) -> dict[str, Any]:
+    told = f"{content['workspace']}: {content['sentence']}"
+    return {
+        "rule": wish.id,
+        "delivery": None if wish.digest_seconds else new_id(),
+        "workspace": notice.workspace,
+        "channel": wish.channel,
+        "headline": sentences.cut(told, sentences.LONGEST_SUBJECT),
+        "kind": notice.kind,
+        "run": notice.run,
+        "subject": notice.subject,
+        "content": content,
+    }
+
+
+def _write(rows: Sequence[dict[str, Any]]) -> None:
+    """Adds the messages, and the deliveries of those that go by themselves. They are of now and not of their notices'
+    time, so that a backlog is one digest."""
+    if rows:
+        execute(
+            "WITH told AS MATERIALIZED (SELECT * FROM json_to_recordset(%s::json) AS r(rule uuid, delivery uuid,"
+            " workspace uuid, channel uuid, headline text, kind text, run uuid, subject uuid, content jsonb)),"
+            " sent AS (INSERT INTO approvals_delivery"
+            " (id, workspace_id, channel_id, state, subject, body, tries, due_at, created_at)"
+            " SELECT delivery, workspace, channel, %s, headline, jsonb_build_array(content), 0, recourse_now(),"
+            " recourse_now() FROM told WHERE delivery IS NOT NULL)"
+            " INSERT INTO approvals_message (rule_id, delivery_id, kind, run, subject, content, at)"
+            " SELECT rule, delivery, kind, run, subject, content, recourse_now() FROM told",
+            [recordset(rows), DeliveryState.PENDING],
         )
-        batch.deliveries.append(delivery)
-    batch.messages.append(
-        Message(
-            rule_id=wish.id,
-            delivery=delivery,
-            kind=notice.kind,
-            run=notice.run,
-            subject=notice.subject,
-            content=content,
-            at=batch.now,
-        )
-    )
 
 
 def _places(notices: Sequence[Taken]) -> dict[int, Place]:

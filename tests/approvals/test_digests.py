@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from approvals.models import Channel, Delivery, Message, NotificationRule
+from approvals.notifications import notices
 from approvals.notifications.digests import LISTED, close_digests
 from approvals.notifications.notices import take_up
 from approvals.transitions import decide_gate
@@ -216,6 +217,19 @@ def test_many_takers_and_closers_at_once_make_one_delivery_and_lose_nothing(
     assert Message.objects.filter(delivery=None).count() == 0
 
 
+def test_a_flood_leaves_the_rest_to_the_next_call(
+    start_run: StartRun, workspace: Workspace, minutely: NotificationRule, clock: Clock
+) -> None:
+    """The process that tells people has leases to end as well: no call of it works on for ever."""
+    for _ in range(6):
+        start_run(GATED)
+    rules = [rule_of(workspace, f"r{number}", channel_of(workspace, f"c{number}")) for number in range(3)]
+    NotificationRule.objects.filter(id__in=[rule.id for rule in rules]).update(digest_seconds=60)
+    assert [take_up(limit=2, most=4) for _ in range(3)] == [4, 2, 0]
+    clock.advance(60)
+    assert [close_digests(most=3) for _ in range(3)] == [3, 1, 0]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_taker_that_dies_before_it_commits_leaves_every_notice_to_the_next(
     start_run: StartRun, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +241,7 @@ def test_a_taker_that_dies_before_it_commits_leaves_every_notice_to_the_next(
         raise SystemExit
 
     with monkeypatch.context() as broken:
-        broken.setattr(Message.objects, "bulk_create", die)
+        broken.setattr(notices, "execute", die)
         with pytest.raises(SystemExit):
             take_up()
     assert not Delivery.objects.exists()
