@@ -24,7 +24,7 @@ from kombu import Connection
 from recourse import verify_webhook
 
 from approvals import tasks
-from approvals.models import Channel, ChannelKind, Delivery, DeliveryTry
+from approvals.models import Channel, ChannelKind, Delivery, DeliveryTry, NotificationRule
 from approvals.notifications import channels, deliveries, sending
 from approvals.notifications.deliveries import PAUSES, claim, deliver, forget_old, send_due
 from approvals.notifications.senders import Senders
@@ -37,6 +37,7 @@ from pipelines.moves import Moves
 from pipelines.sql import query
 from tests.approvals.delivered import MESSAGE, SECRET, channel_to, delivery_for, log_of, state_of
 from tests.approvals.receivers import PATIENCE_SECONDS, Receiver, receiver_server
+from tests.cast import Hand
 from tests.clock import Clock
 from tests.concurrency.crew import crew_of
 from tests.config.console_process import BASE_DIR, wait_until
@@ -657,3 +658,40 @@ def test_the_clock_goes_on_while_a_receiver_hangs(
         worker.terminate()
         assert worker.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+# from end to end
+
+
+def gated(count: int) -> list[Any]:
+    """A first stage, and so many that all wait for somebody once it has ended."""
+    return ["top"] + [
+        {"name": f"ship {number}", "approval": {"when": "before"}, "depends_on": ["top"]} for number in range(count)
+    ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_hundred_gates_of_a_minute_are_one_signed_message_at_the_receiver(
+    workspace: Workspace, receiver: Receiver, start_run: Callable[..., Run], hand: Hand, clock: Clock
+) -> None:
+    """From the runs that wait to the request that tells of them, by the task that beat sends each second."""
+    NotificationRule.objects.create(workspace=workspace, name="all", channel=channel_to(workspace, receiver.url))
+    for _ in range(4):
+        start_run(*gated(50))
+    assert hand.finish() == 4
+    tasks.tell()
+    clock.advance(59)
+    tasks.tell()
+    assert receiver.requests == []
+    clock.advance(2)
+    tasks.tell()
+    receiver.wait_for(1)
+    wait_until(lambda: not _sender_threads(), why="the sender does not end")
+    came = receiver.received
+    message = verify_webhook(came.body, came.headers, SECRET)
+    assert (message["kind"], message["count"], len(message["messages"])) == ("digest", 200, 4)
+    assert state_of(Delivery.objects.get()) == "sent"
+    clock.advance(hours=1)
+    tasks.tell()
+    assert not _sender_threads()
+    assert len(receiver.requests) == 1

@@ -246,7 +246,7 @@ def _rabbitmq_place(url: str) -> Iterator[str]:
         _rabbitmqctl("delete_vhost", name)
         return
     with Connection(url) as link:
-        for queue in ("recourse", "recourse.clock", "recourse.handlers"):
+        for queue in ("recourse", "recourse.clock", "recourse.handlers", "recourse.notices"):
             with contextlib.suppress(link.channel_errors):
                 link.default_channel.queue_purge(queue)
     yield url
