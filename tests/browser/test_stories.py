@@ -400,7 +400,7 @@ def test_what_an_operator_asks_for_in_production_is_agreed_to_by_another_and_lea
     page.get_by_role("button", name="Approve").click()
     page.get_by_text("Approved: Rerun of payroll; it goes on as a new run.").wait_for()
     (made,) = Run.objects.filter(recovered_from=run)
-    page.locator(f'a[href="/console/runs/{made.id}/"]').click()
+    page.get_by_role("link", name="To the new run").click()
     page.wait_for_url(f"**/console/runs/{made.id}/")
     assert [stage.state for stage in stages_of(made)] == ["completed", "ready"]
     another.go(f"/console/runs/{made.id}/evidence/")
