@@ -417,6 +417,106 @@ def _tell(house: House, effect: dict[str, Any]) -> Any:
     )
 
 
+# what waits for others: gates and requests
+
+
+def _asked(house: House, **rule: Any) -> str:
+    """A retry that waits for others by a rule, by its id; who may decide it has been there before."""
+    for role in ("approver", "release_manager"):
+        house.a(role)
+    told = {"name": "others agree", "kinds": ["retry"], "role": "approver", **rule}
+    assert house.a("admin").post("/v1/approval-rules", told).status_code == 201
+    house.start(deadlineSeconds=3600)
+    kept = house.a("admin").post(f"/v1/stages/{house.end()['stageId']}/retry", {"reason": "again"})
+    assert kept.status_code == 202, kept.content
+    house.clock.advance(1)
+    asked: str = kept.json()["operation_id"]
+    return asked
+
+
+def _decide(house: House, item: str, role: str = "approver", **body: Any) -> Any:
+    return house.a(role).post(f"/v1/approvals/{item}/decision", {"approved": True, **body})
+
+
+@reaches("validation_error")
+def a_request_rejected_without_a_reason(house: House) -> Any:
+    return _decide(house, _asked(house), approved=False)
+
+
+@reaches("permission_denied")
+def an_approver_of_a_lower_role_than_the_rule_wants(house: House) -> Any:
+    return _decide(house, _asked(house, role="release_manager"))
+
+
+@reaches("permission_denied")
+def an_approver_who_became_one_since(house: House) -> Any:
+    asked = _asked(house)
+    return house.a("approver", "newcomer").post(f"/v1/approvals/{asked}/decision", {"approved": True})
+
+
+@reaches("permission_denied")
+def a_withdrawal_by_another(house: House) -> Any:
+    return house.a("approver").post(f"/v1/approvals/{_asked(house)}/withdraw", {})
+
+
+@reaches("self_approval")
+def the_one_who_asked_by_a_rule_that_binds_them_too(house: House) -> Any:
+    return _decide(house, _asked(house), "admin")
+
+
+@reaches("not_found")
+def a_decision_on_nothing(house: House) -> Any:
+    return _decide(house, unknown_id())
+
+
+@reaches("gate_decision_conflict")
+def a_request_approved_and_then_rejected_by_one_person(house: House) -> Any:
+    asked = _asked(house, count=2)
+    assert _decide(house, asked).json()["have"] == 1
+    return _decide(house, asked, approved=False, reason="on second thought")
+
+
+@reaches("approval_stale")
+def a_request_that_nobody_decided_in_time(house: House) -> Any:
+    asked = _asked(house, expires_in=60)
+    house.clock.advance(61)
+    return _decide(house, asked)
+
+
+@reaches("approval_stale")
+def a_request_that_was_taken_back(house: House) -> Any:
+    asked = _asked(house)
+    assert house.a("admin").post(f"/v1/approvals/{asked}/withdraw", {}).status_code == 200
+    return _decide(house, asked)
+
+
+@reaches("deadline_exceeded")
+def a_request_about_a_run_past_its_deadline(house: House) -> Any:
+    asked = _asked(house)
+    house.clock.advance(3600)
+    return _decide(house, asked)
+
+
+@reaches("execution_state_invalid")
+def a_gate_of_a_cancelled_run(house: House) -> Any:
+    stage = house.at_a_gate()
+    assert house.application.post(f"/pipelines/{stage['runId']}/cancel").status_code == 200
+    return house.decide(stage, approved=True)
+
+
+@reaches("plan_changed")
+def a_request_agreed_to_by_another_plan(house: House) -> Any:
+    return _decide(house, _asked(house), plan_digest="0" * 64)
+
+
+@reaches("stage_state_invalid")
+def a_gate_taken_back(house: House) -> Any:
+    stage = house.at_a_gate()
+    (gate,) = house.a("approver").get("/v1/approvals").json()["results"]
+    assert gate["stage_id"] == stage["id"]
+    return house.a("admin").post(f"/v1/approvals/{gate['id']}/withdraw", {})
+
+
 @pytest.mark.parametrize(("code", "way"), [pytest.param(*one, id=one[1].__name__) for one in WAYS])
 def test_every_code_is_reached_with_its_status_and_says_what_it_must(code: str, way: How, house: House) -> None:
     """O5 (failure modes), model §6, F145: RFC 9457's fields and the code, for input the fields that are wrong; and of
