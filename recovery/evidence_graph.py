@@ -205,10 +205,14 @@ def _approval_nodes(request: ApprovalRequest) -> Iterable[Node]:
     told = _OTHERWISE.get(RequestState(request.state))
     if told is None:
         return
-    if request.state == RequestState.EXPIRED and (request.expires_at is None or request.expires_at > request.closed_at):
+    if request.state == RequestState.EXPIRED and _ended_early(request):
         told = "expired: the run was over first"
     facts = {"decided_by": None, "role": None, "reason": "", "round": request.round}
     yield Node(f"request:{request.id}", APPROVAL, told, request.state, request.closed_at, facts)
+
+
+def _ended_early(request: ApprovalRequest) -> bool:
+    return request.closed_at is not None and (request.expires_at is None or request.closed_at < request.expires_at)
 
 
 # how a round stands that was not closed by a decision

@@ -21,6 +21,7 @@ from approvals.rules import Requirement
 from pipelines import queries
 from pipelines.creation import Place
 from pipelines.models import Checkpoint, Environment, Run
+from pipelines.sql import database_now
 from recovery import evidence_graph as graphs
 from recovery import forks, operations
 from recovery.models import Operation
@@ -199,6 +200,28 @@ def test_the_number_of_queries_does_not_grow_with_the_operations(
             graphs.evidence_graph(actor, found)
         counts.append(len(captured))
     assert counts[0] == counts[1] <= 8
+
+
+@pytest.mark.parametrize(
+    ("state", "ends_in", "told"),
+    [
+        ("withdrawn", None, "withdrawn by who asked for it"),
+        ("superseded", None, "asked anew: the world had moved"),
+        ("expired", -1, "expired: nobody decided in time"),
+        ("expired", 3600, "expired: the run was over first"),
+        ("expired", None, "expired: the run was over first"),
+    ],
+)
+def test_a_request_that_no_decision_closed_says_how_it_ended(
+    start_run: StartRun, ask: Ask, people: dict[str, Person], state: str, ends_in: int | None, told: str
+) -> None:
+    source = start_run("load")
+    request = requested(ask(source, state=OperationState.AWAITING_APPROVAL), Requirement(expires_in=ends_in))
+    ApprovalRequest.objects.filter(id=request.id).update(state=state, closed_at=database_now())
+    (approval,) = [
+        node for node in graphs.evidence_graph(people["viewer"].actor, source).nodes if node.kind == "approval"
+    ]
+    assert (approval.title, approval.status) == (told, state)
 
 
 def test_a_run_says_which_operations_somebody_must_still_do_something_about(
