@@ -15,7 +15,6 @@ from approvals.models import ApprovalRule
 from approvals.models.rules import LONGEST_EXPIRY
 from approvals.rules import DEFAULT_EXPIRY, UNITS, in_words
 
-LARGEST_SIZE = 1_000_000
 _PART = re.compile(r"(\d{1,9})\s*(days?|d|hours?|h|minutes?|min|m|seconds?|s)\s*")
 
 
@@ -68,7 +67,7 @@ class RuleForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the typ
         help_text="slugs, with commas between them; none: all",
     )
     at_least = forms.IntegerField(
-        required=False, min_value=1, max_value=LARGEST_SIZE, help_text="so many or more of what is counted"
+        required=False, min_value=1, max_value=rule_rows.LARGEST_SIZE, help_text="so many or more of what is counted"
     )
     expires_in = LengthField(
         required=False, help_text=f"such as 8 hours or 1 day 12 hours; blank: {in_words(DEFAULT_EXPIRY)}"

@@ -23,6 +23,7 @@ from pipelines.errors import Refusal
 from pipelines.models import Environment, Member, Pipeline, Workspace
 
 FIELDS = tuple(Rule.__dataclass_fields__)
+LARGEST_SIZE = 1_000_000  # of what a rule counts
 SAVE, REMOVE = "approvalrule.save", "approvalrule.remove"
 Problems = dict[str, list[str]]
 

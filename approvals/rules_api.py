@@ -24,7 +24,6 @@ from pipelines.api.shapes import Flag, Identifier, ListOf, Moment, OneOf, Shape,
 from pipelines.filters import AnyOf, ListFilter
 from pipelines.paging import page_of, read_cut
 
-LARGEST_SIZE = 1_000_000
 MOST_NAMED = 100  # environments or pipelines of one rule
 DEFAULTS = {
     "environments": [],
@@ -60,7 +59,7 @@ class RuleChange(Shape):
     counted = OneOf(
         ("", *Counted.values), required=False, help_text="what `at_least` is the number of; blank: any size"
     )
-    at_least = Whole(min_value=1, max_value=LARGEST_SIZE, required=False)
+    at_least = Whole(min_value=1, max_value=rule_rows.LARGEST_SIZE, required=False)
     role = OneOf(ApproverRole.values, required=False, help_text="theirs or a higher one")
     count = Whole(min_value=1, max_value=20, required=False)
     expires_in = Whole(
