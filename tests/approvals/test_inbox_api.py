@@ -161,6 +161,7 @@ def test_an_applications_key_reads_what_concerns_its_runs_and_decides_nothing_he
     assert decide(api, gate).status_code == 403
     assert withdraw(api, gate).status_code == 403
     assert decide(api, asked).status_code == 404
+    assert decide(api, gate, dry_run=True).json()["stage_status"] == "ready"
     assert listed(Api({"X-API-Key": sibling_key})) == []
     assert Gate.objects.get(id=gate.id).state == "open"
 

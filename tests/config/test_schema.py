@@ -26,7 +26,7 @@ from config.openapi import application_schema, operations_schema
 from config.security import POLICY
 from config.wsgi import application
 from pipelines import catalog, keyring, keys, releases
-from pipelines.models import Application, Checkpoint, DeadLetter, Environment, KeyScope, Run
+from pipelines.models import Application, Checkpoint, DeadLetter, Environment, Gate, KeyScope, Run
 from tests.cast import Hand, Person, Worker, stages_of
 from tests.recovery.stories import effect_of, in_review
 
@@ -102,6 +102,17 @@ def test_the_runtime_routes_answer_a_service_as_they_say(
 ) -> None:
     """Never a 500; status, content type and shape as documented."""
     call(case, things, {"X-API-Key": keys.issue_key(application, environment, scope=KeyScope.RUNTIME)[1]})
+
+
+@operations.include(path_regex="/approvals").parametrize()
+@BOUNDED
+def test_the_routes_of_approvals_answer_about_gates_as_they_say(
+    case: Any, things: dict[str, str], start_run: Callable[..., Run], people: dict[str, Person]
+) -> None:
+    """Never a 500; status, content type and shape as documented."""
+    run = start_run({"name": "scope", "approval": {"when": "before"}})
+    gate = {"approval_id": str(Gate.objects.get(run=run).id)}
+    call(case, things | gate, {"Authorization": f"Bearer {people['admin'].token}"})
 
 
 @applications.parametrize()
