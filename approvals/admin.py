@@ -117,6 +117,10 @@ class ToldAdmin(DefinitionAdmin):
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         actor = acting(request, obj.workspace_id) or raise_denied(obj)
         with audited(actor, f"{self.opts.model_name}.remove", id=str(obj.pk), name=obj.name):
+            # held first: nothing new comes to hang on it, and what has come meanwhile is seen
+            self.model.objects.select_for_update().filter(pk=obj.pk).first()
+            if not self.has_delete_permission(request, obj):
+                raise_denied(obj)
             obj.delete()
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
@@ -217,6 +221,13 @@ class NotificationRuleAdmin(ToldAdmin):
         if db_field.name == "channel":
             kwargs["queryset"] = Channel.objects.filter(workspace__in=administered(request))
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def changes(self, obj: Any, form: Any, change: bool) -> tuple[dict[str, str] | None, dict[str, str]]:
+        """A channel is told by its name."""
+        before, after = super().changes(obj, form, change)
+        if before and "channel" in before:
+            before["channel"] = Channel.objects.values_list("name", flat=True).get(pk=form.initial["channel"])
+        return before, after
 
     def warnings(self, obj: NotificationRule) -> list[str]:
         return upkeep.rule_warnings(obj)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from approvals.notifications.notices import take_up
 from pipelines.models import AuditEvent, Workspace
 from tests.approvals.notified import GATED, StartRun, channel_of, rule_of
 from tests.cast import Person
+from tests.concurrency.crew import crew_of
 from tests.factories import PipelineFactory
 
 CHANNELS, RULES, DELIVERIES = (f"/admin/approvals/{model}/" for model in ("channel", "notificationrule", "delivery"))
@@ -231,6 +233,14 @@ def test_a_rule_is_made_changed_and_removed_and_each_is_audited(boss: Client, wo
     assert events[1].after == {"digest_seconds": "0", "enabled": "False"}
 
 
+def test_a_rule_that_goes_to_another_channel_is_audited_by_their_names(boss: Client, workspace: Workspace) -> None:
+    rule = rule_of(workspace, digest_seconds=60)
+    mails = channel_of(workspace, "mails", "email", recipients=["a@example.org"])
+    boss.post(f"{RULES}{rule.id}/change/", rule_form(workspace, mails))
+    event = AuditEvent.objects.get()
+    assert (event.before, event.after) == ({"channel": "chat"}, {"channel": "mails"})
+
+
 @pytest.mark.parametrize(
     ("wrong", "field", "says"),
     [
@@ -405,4 +415,22 @@ def test_a_rule_goes_with_what_it_has_gathered(boss: Client, workspace: Workspac
     take_up()
     assert boss.get(f"{RULES}{rule.id}/delete/").status_code == 200
     assert boss.post(f"{RULES}{rule.id}/delete/", {"post": "yes"}).status_code == 302
+    assert not Message.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rule_is_removed_while_notices_are_taken_up_and_neither_fails(
+    boss: Client, workspace: Workspace, start_run: StartRun
+) -> None:
+    """What is being written for it is waited for, and goes with it."""
+    with crew_of(5) as crew:
+        for turn in range(8):
+            rule = rule_of(workspace, f"rule {turn}", digest_seconds=60)
+            for _ in range(8):
+                start_run(GATED)
+            remove = partial(boss.post, f"{RULES}{rule.id}/delete/", {"post": "yes"})
+            answers = crew.at_once(remove, *[partial(take_up, limit=2)] * 4)
+            assert answers[0].status_code == 302
+            take_up()
+    assert not NotificationRule.objects.exists()
     assert not Message.objects.exists()
