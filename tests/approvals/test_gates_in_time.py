@@ -98,6 +98,21 @@ def test_an_expired_gate_lets_other_branches_go_on_and_can_be_asked_anew(
     assert_invariants()
 
 
+def test_waiting_for_people_is_neither_failure_nor_time_of_the_attempt(
+    start_run: StartRun, hand: Hand, people: People, clock: Clock
+) -> None:
+    """F72: nothing is tried again meanwhile, no time limit runs, and the run says that it waits."""
+    options = {"max_retries": 3, "retry_interval": 1, "timeout": 10}
+    run = start_run({**gated(when="after"), "options": options}, "tell")
+    hand.report(hand.take(), "waiting", output=1)
+    before = everything()
+    time_and_machines(hand, clock)
+    assert everything() == before
+    assert (attempts(run, "post"), stage(run, "post").retry_count, status(run)) == (["waiting"], 0, "waiting")
+    assert approve(run, people["approver"].actor).stage_state == "completed"
+    assert_invariants()
+
+
 # the run's deadline
 
 
