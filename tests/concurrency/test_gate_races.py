@@ -143,6 +143,9 @@ class Arena:
         listed = self.viewer.get(f"/v1/executions/{run.id}/stages").json()["results"]
         assert shown["status"] == status(run)
         assert {one["name"]: one["status"] for one in listed} == states(run)
+        closed = self.viewer.get("/v1/approvals?view=decided").json()["results"]
+        assert {one["id"]: one["state"] for one in closed}[str(found.id)] == found.state
+        assert self.viewer.get("/v1/approvals?view=waiting").json()["results"] == []
 
     def check_work(self, run: Run, found: Gate, moment: str) -> None:
         """What follows an approval is done once, whichever of two workers is faster; after any other end, nothing."""
