@@ -32,11 +32,13 @@ from approvals.models import ApprovalRequest, ApprovalRule
 from pipelines import keys
 from pipelines.api.endpoints import Endpoint
 from pipelines.api.operations_endpoint import OperationsEndpoint
+from pipelines.audit_names import names_of
+from pipelines.audit_sentences import tell
 from pipelines.creation import Intent, Place, create_run
 from pipelines.ids import new_id
 from pipelines.models import AuditEvent, DeadLetter, Environment, Gate, Member, Run, Workspace
 from pipelines.moves import IllegalMove
-from pipelines.sql import execute, query
+from pipelines.sql import database_now, execute, query
 from pipelines.transitions import lock_run
 from recovery import forks
 from recovery.models import Operation
@@ -541,6 +543,65 @@ def _is_open(item: uuid.UUID, kind: str) -> bool:
     return bool(rows.get().state == "open")
 
 
+# who may decides, and each decision is told once
+
+
+def told_once(since: int) -> AuditEvent:
+    """The one event that came, but for a verdict."""
+    events = AuditEvent.objects.exclude(action="execution.recovery_disposition").order_by("at", "id")
+    (event,) = events[since:]
+    return event
+
+
+def events_so_far() -> int:
+    return AuditEvent.objects.exclude(action="execution.recovery_disposition").count()
+
+
+@pytest.mark.parametrize("kind", ["request", "gate"])
+@pytest.mark.parametrize("way", DECIDERS)
+def test_a_decision_leaves_one_event_whichever_way_it_comes(way: str, kind: str, scene: Scene) -> None:
+    """F145: who, over which channel, why, and for whom; and a sentence that says so."""
+    asker, approver = scene.people["admin"], scene.people["approver"]
+    item, since = scene.waits(kind, asker), events_so_far()
+    assert DECIDERS[way](approver, item, "acme") in (200, 303)
+    assert not _is_open(item, kind)
+    event, done = told_once(since), "reject" if "reject" in way else "approve"
+    assert event.action == f"{'operation' if kind == 'request' else 'gate'}.{done}"
+    assert (event.outcome, event.user, event.reason) == ("allowed", approver.user, "trust me")
+    assert event.channel == ("console" if way.startswith("form") else "api")
+    assert event.on_behalf_of == (asker.actor.name if kind == "request" else "")
+    whose = f"{asker.actor.name}'s rerun of nightly" if kind == "request" else "post of nightly"
+    did = "rejected" if done == "reject" else "approved"
+    sentence = tell(event, names_of([event]))
+    assert sentence.startswith(f"{approver.actor.name} {did} {whose} in development: trust me"), sentence
+
+
+@pytest.mark.parametrize("channel", ["api", "console"])
+def test_a_withdrawal_leaves_one_event_whichever_way_it_comes(channel: str, scene: Scene) -> None:
+    """F145."""
+    asker = scene.people["operator"]
+    item, since = scene.waits("request", asker), events_so_far()
+    if channel == "api":
+        api = Api({"Authorization": f"Bearer {asker.token}"})
+        assert api.post(f"/v1/approvals/{item}/withdraw", {"reason": "not needed"}).status_code == 200
+    else:
+        client = Client()
+        client.force_login(asker.user)
+        assert client.post(f"/console/approvals/{item}/withdraw/", {"reason": "not needed"}).status_code == 303
+    event = told_once(since)
+    assert (event.action, event.outcome, event.channel) == ("operation.withdraw", "allowed", channel)
+    assert (event.user, event.reason) == (asker.user, "not needed")
+
+
+def test_an_applications_decision_leaves_one_event(scene: Scene, api: Api) -> None:
+    """F145: of its own stage's gate, by its key."""
+    gate, since = scene.gate(None), events_so_far()
+    assert api.post(f"/stages/{gate.stage_id}/resume", {"approved": True}).status_code == 200
+    event = told_once(since)
+    assert (event.action, event.outcome, event.channel) == ("gate.approve", "allowed", "application")
+    assert (event.user, event.actor) == (None, "billing")
+
+
 # ways that decide, tried by an application
 
 
@@ -713,6 +774,13 @@ def test_an_operation_whose_plan_no_longer_names_who_must_agree_makes_no_run(ask
     """The rules are asked again when it is carried out, not what the row says that they asked for."""
     plan = {**(asked.plan or {}), "approvals": []}
     forge(asked, state="reserved", target=new_id(), plan=plan)
+    assert_no_run(asked)
+
+
+def test_a_request_that_only_says_that_it_was_approved_makes_no_run(asked: Operation) -> None:
+    """Its own rows say how many agreed; the state of the request says only that nobody may decide any more."""
+    ApprovalRequest.objects.filter(subject=asked.id).update(state="approved", closed_at=database_now())
+    forge(asked, state="reserved", target=new_id())
     assert_no_run(asked)
 
 
