@@ -110,8 +110,7 @@ class Look:
 
     @property
     def beat(self) -> str:
-        """What changes whenever somebody decided."""
-        return f"{self.token}.{len(self.item.decisions)}.{self.item.have}"
+        return _beat(self.item)
 
 
 @require_safe
@@ -120,9 +119,9 @@ def approval(request: ScreenRequest, item_id: uuid.UUID) -> HttpResponse:
     """The page; HTMX asks for how it stands alone, and gets 204 while that is as `seen`."""
     actor = request.visit.actor
     item = inbox.find(actor, item_id)
-    look = _look(actor, item)
-    if request.htmx and request.GET.get("seen") == look.beat:
+    if request.htmx and request.GET.get("seen") == _beat(item):
         return HttpResponse(status=204)
+    look = _look(actor, item)
     context = {"look": look, "reason": "", "refusal": None, "form": request.GET.get("form", look.token)}
     return show(request, "approvals/decision.html", context, part="approvals/_standing.html")
 
@@ -304,6 +303,11 @@ def _round(earlier: Item, later: Item) -> Round:
 def _changes(before: list[Step], after: list[Step]) -> tuple[list[Step], list[Step]]:
     """What is new in a plan, and what is gone from it."""
     return [step for step in after if step not in before], [step for step in before if step not in after]
+
+
+def _beat(item: Item) -> str:
+    """What changes whenever somebody decided, or what they decided counts no more."""
+    return f"{item.state}.{item.round}.{len(item.decisions)}.{item.have}"
 
 
 def _address(item: Item) -> str:
