@@ -45,7 +45,10 @@ def verify_webhook(
         raise WebhookInvalid("the signature does not fit: another secret, or an altered body")
     if abs(time.time() - int(stamp)) > tolerance:
         raise WebhookInvalid(f"it was signed more than {tolerance:g} s away from now: it may be played again")
-    message = json.loads(body)
+    try:
+        message = json.loads(body)
+    except ValueError:
+        raise WebhookInvalid("the body is no JSON document") from None
     if not isinstance(message, dict) or message.get("delivery_id") != found.get("recourse-delivery"):
         raise WebhookInvalid("the header Recourse-Delivery is not the delivery that was signed")
     return message

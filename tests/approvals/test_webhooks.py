@@ -183,6 +183,12 @@ def test_another_secret_and_no_secret_verify_nothing() -> None:
         verify_webhook(body, headers_of(body, int(time.time()), secret=""), "")
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"7", b"[]", b'{"delivery_id":8}', b"{}"])
+def test_what_was_signed_and_is_no_message_is_refused_as_well(body: bytes) -> None:
+    with pytest.raises(WebhookInvalid):
+        verify_webhook(body, headers_of(body, int(time.time())), SECRET)
+
+
 # Slack
 
 
