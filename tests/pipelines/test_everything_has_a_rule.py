@@ -139,7 +139,12 @@ OTHER_ROUTES = {
     "readyz": OPEN,
     "metrics": OPEN,
 }
-ADMIN_ACTIONS = {("ApiKey", "revoke"): ADMINISTER, ("PersonalToken", "revoke"): ADMINISTER}
+ADMIN_ACTIONS = {
+    ("ApiKey", "revoke"): ADMINISTER,
+    ("PersonalToken", "revoke"): ADMINISTER,
+    ("Channel", "send_test"): ADMINISTER,
+    ("Delivery", "send_again"): ADMINISTER,
+}
 SHELL = "whoever has a shell on the console's host, as an administrator"
 COMMANDS = {
     "copy_keyrings": SHELL,
@@ -160,6 +165,8 @@ TASKS = {
     "pipelines.tasks.seal_audit": ENGINE,
     "pipelines.tasks.retention": ENGINE,
     "pipelines.tasks.execute_ready": ENGINE,
+    "approvals.tasks.tell": ENGINE,
+    "approvals.tasks.forget_deliveries": ENGINE,
     "recovery.tasks.carry_on": ENGINE,
 }
 
