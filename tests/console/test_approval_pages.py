@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from html import unescape
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.db import connection
@@ -14,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from approvals.models import ApprovalRequest, ApprovalRule, RequestDecision
 from pipelines.access import CAPABILITIES, DECIDE
-from pipelines.models import AuditEvent, Gate, GateDecision, Member, Role, Run
+from pipelines.models import AuditEvent, Gate, GateDecision, Member, Role, Run, Workspace
 from pipelines.sweeps import expire_gates
 from recovery.models import Operation
 from tests.cast import Hand, Person, stages_of
@@ -256,6 +257,23 @@ def test_looking_decides_nothing_whatever_the_address(
     assert ApprovalRequest.objects.get().state == "open"
     assert not GateDecision.objects.exists()
     assert not RequestDecision.objects.exists()
+
+
+def test_the_link_of_a_message_leads_through_the_log_in_to_its_page_in_its_own_workspace(
+    people: dict[str, Person], other_workspace: Workspace, gate: Gate
+) -> None:
+    """Whoever is in several workspaces need not choose; nobody is let past the log-in, and nothing is decided by it."""
+    user = people["approver"].user
+    other_workspace.members.create(user=user, role=Role.VIEWER)
+    link = f"{address_of(gate)}?workspace=acme"
+    visitor = Visitor()
+    answer = visitor.get(link)
+    assert answer.headers["Location"] == f"/console/login/?{urlencode({'next': link})}"
+    visitor.force_login(user)
+    assert "Gate before publish in orders" in told(visitor.get(link))
+    assert Gate.objects.get().state == "open"
+    assert visitor.post(address_of(gate, "approve")).status_code == 303
+    assert Gate.objects.get().state == "approved"
 
 
 def test_a_form_of_another_site_decides_nothing(people: dict[str, Person], gate: Gate) -> None:
