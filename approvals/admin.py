@@ -163,15 +163,19 @@ class ChannelAdmin(ToldAdmin):
     form = ChannelForm
     fixed = ("workspace", "kind")
     list_display = ("name", "workspace", "kind", "goes_to", "is_signed", "enabled")
-    fieldsets = (
-        (None, {"fields": ("workspace", "name", "kind", "enabled")}),
-        ("E-mail", {"fields": ("recipients",)}),
-        ("Webhooks", {"fields": ("goes_to", "new_address", "is_signed", "new_secret", "make_secret")}),
-    )
     actions = ("send_test",)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return (*super().get_readonly_fields(request, obj), "goes_to", "is_signed")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Of a new channel without what it has been set to, which is nothing."""
+        address, secret = (("goes_to",), ("is_signed",)) if obj else ((), ())
+        return (
+            (None, {"fields": ("workspace", "name", "kind", "enabled")}),
+            ("E-mail", {"fields": ("recipients",)}),
+            ("Webhooks", {"fields": (*address, "new_address", *secret, "new_secret", "make_secret")}),
+        )
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_delete_permission(request, obj) and not obj.deliveries.exists() and not obj.rules.exists()
@@ -214,6 +218,7 @@ class NotificationRuleAdmin(ToldAdmin):
     """Which notices go to which channel."""
 
     form = NotificationRuleForm
+    fields = ("workspace", "name", "enabled", "channel", "digest_seconds", "kinds", "environments", "pipelines")
     list_display = ("name", "workspace", "channel", "kinds", "environments", "pipelines", "digest_seconds", "enabled")
     list_select_related = ("workspace", "channel")
 
@@ -268,7 +273,7 @@ class DeliveryAdmin(TenantAdmin):
 
     found_by = ("pk", "channel")
     hidden = ("body",)
-    list_display = ("id", "created_at", "channel", "subject", "state", "tries", "due_at", "closed_at")
+    list_display = ("subject", "channel", "state", "tries", "created_at", "closed_at")
     list_select_related = ("channel",)
     list_filter = (StateFilter, ChannelFilter)
     show_facets = admin.ShowFacets.NEVER

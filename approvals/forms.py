@@ -22,6 +22,7 @@ from pipelines.errors import Refusal
 from pipelines.states import NoticeKind
 
 MOST_RECIPIENTS = 100
+WIDE = {"class": "vTextField"}
 
 
 class ChannelForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the type checker only
@@ -31,23 +32,22 @@ class ChannelForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the 
         forms.CharField(max_length=255),
         required=False,
         max_length=MOST_RECIPIENTS,
+        widget=forms.TextInput(attrs=WIDE),
         help_text="of e-mail, with commas between them: addresses, or roles such as role:approver",
     )
     new_address = forms.CharField(
         required=False,
-        label="address",
-        widget=forms.TextInput(attrs={"autocomplete": "off", "class": "vTextField"}),
+        widget=forms.TextInput(attrs={**WIDE, "autocomplete": "off"}),
         help_text="of a webhook, such as https://hooks.example.org/path: kept encrypted and never shown again;"
         " blank keeps what is set",
     )
     new_secret = forms.CharField(
         required=False,
-        label="secret",
-        widget=forms.TextInput(attrs={"autocomplete": "off", "class": "vTextField"}),
+        widget=forms.TextInput(attrs={**WIDE, "autocomplete": "off"}),
         help_text="of a signed webhook, if the receiver has one already; blank keeps what is set",
     )
     make_secret = forms.BooleanField(
-        required=False, label="make a new secret", help_text="of a signed webhook; the first one is made by itself"
+        required=False, label="Make a new secret", help_text="of a signed webhook; the first one is made by itself"
     )
 
     class Meta:
@@ -119,10 +119,14 @@ class NotificationRuleForm(forms.ModelForm):  # type: ignore[type-arg] # as abov
     environments = SimpleArrayField(
         forms.CharField(max_length=100),
         required=False,
+        widget=forms.TextInput(attrs=WIDE),
         help_text="slugs, with commas between them; protected stands for those that are; none: all",
     )
     pipelines = SimpleArrayField(
-        forms.CharField(max_length=255), required=False, help_text="slugs, with commas between them; none: all"
+        forms.CharField(max_length=255),
+        required=False,
+        widget=forms.TextInput(attrs=WIDE),
+        help_text="slugs, with commas between them; none: all",
     )
     digest_seconds = forms.IntegerField(
         min_value=0,

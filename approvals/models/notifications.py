@@ -107,6 +107,9 @@ class Delivery(models.Model):
             models.Index(fields=["workspace", "-created_at", "-id"], name="delivery_newest"),
         ]
 
+    def __str__(self) -> str:
+        return self.subject
+
 
 class DeliveryTry(models.Model):
     """One try to send: what came of it. The delivery log; only ever added."""
