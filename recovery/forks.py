@@ -107,9 +107,14 @@ def dispatch(operation: Operation, *, actor: Actor, replayed: bool = False) -> D
     """
     action, told = action_of(operation.kind), {"operation": str(operation.id), **operation.request}
     if requests.agreed(operation.id) is not None:
-        # asked for and decided in requests of their own, which have their events
+        # asked for and decided in requests of their own, which have their events; what came to nothing has none yet
+        behalf = operations.on_behalf_of(operation, actor)
+        entry = Entry(run=operation.run_id, reason=operation.reason, on_behalf_of=behalf, data=told)
         with transaction.atomic():
-            answer = _locked(operation, actor, Entry())
+            answer = _locked(operation, actor, entry)
+            if isinstance(answer, Refusal):
+                audit.write(actor, action, entry)
+                answer.is_recorded = True
     else:
         with audited(actor, action, run=operation.run_id, reason=operation.reason, **told) as entry:
             answer = _locked(operation, actor, entry)

@@ -543,6 +543,12 @@ def test_a_fork_whose_approver_left_before_it_was_made_comes_to_nothing(
     operation = Operation.objects.get(id=asked.operation_id)
     assert (operation.state, operation.key, operation.target) == ("failed", "", None)
     assert operation.result["code"] == "approval_stale"
+    told = AuditEvent.objects.get(action="run.rerun", outcome="denied")
+    assert (told.code, told.actor, told.data["operation"]) == (
+        "approval_stale",
+        "operator-acme",
+        str(asked.operation_id),
+    )
     assert not Run.objects.filter(recovered_from=failed).exists()
 
 
