@@ -134,6 +134,7 @@ def change_policy(policy_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, A
     with audited(actor, "policy.change", policy_id=str(policy_id), after=dict(changes)) as entry:
         actor.require(ADMINISTER)
         policy = _locked(Policy, policy_id, actor)
+        entry.data["policy"] = policy.name
         entry.before = {name: getattr(policy, name) for name in changes}
         if entry.before == dict(changes):
             entry.outcome = NO_OP

@@ -58,6 +58,7 @@ def activate_release(release_id: uuid.UUID, *, actor: Actor, reason: str = "") -
         release = Release.objects.filter(id=release_id, workspace_id=actor.workspace_id, pipeline__isnull=False).first()
         if release is None:
             raise Refusal("not_found", "there is no such release")
+        entry.data |= {"pipeline": str(release.pipeline), "environment": str(release.environment)}
         entry.before, entry.after = {"status": release.status}, {"status": ReleaseStatus.ACTIVE}
         if not _put_in_force(release):
             entry.outcome = NO_OP

@@ -162,7 +162,8 @@ class DefinitionAdmin(TenantAdmin):
             raise_denied(obj)
         before = {name: str(form.initial.get(name)) for name in form.changed_data} if change else None
         after = {name: str(form.cleaned_data[name]) for name in form.changed_data}
-        with audited(actor, f"{self.opts.model_name}.save", id=str(obj.pk), before=before, after=after):
+        told = {"id": str(obj.pk), "name": str(getattr(obj, "user", obj))}
+        with audited(actor, f"{self.opts.model_name}.save", before=before, after=after, **told):
             super().save_model(request, obj, form, change)
 
 

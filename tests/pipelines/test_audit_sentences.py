@@ -320,6 +320,29 @@ REQUEST = {"operation": "o-1", "kind": "rerun", "round": 1}
             "ann saved the environment production (rank 3 → 9)",
         ),
         (
+            event("release.activate", data={"release": "r-1", "pipeline": "billing", "environment": "staging"}),
+            "ann put the release r-1 of billing for staging in force",
+        ),
+        (
+            event(
+                "member.save",
+                channel="admin",
+                data={"id": "7", "name": "bob"},
+                before={"role": "viewer"},
+                after={"role": "approver"},
+            ),
+            "ann saved the member bob (role viewer → approver)",
+        ),
+        (
+            event(
+                "policy.change",
+                data={"policy": "calm", "policy_id": "p"},
+                before={"status": "active"},
+                after={"status": "paused"},
+            ),
+            "ann changed the policy calm (status active → paused)",
+        ),
+        (
             event("member.remove", data={"user": "bob", "role": "approver"}, channel="admin"),
             "ann removed the member bob",
         ),
