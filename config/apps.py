@@ -14,9 +14,11 @@ class ConfigConfig(AppConfig):
         import_module("config.celery")
         from django.contrib.auth.signals import user_logged_in, user_login_failed
 
+        from approvals import measures as of_people
         from config import log_in_limit, metrics
         from pipelines import measures
 
         user_login_failed.connect(log_in_limit.note_failure)
         user_logged_in.connect(log_in_limit.forget_failures)
         metrics.add_source(measures.engine)
+        metrics.add_source(of_people.people)

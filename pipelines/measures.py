@@ -6,7 +6,7 @@ more than a quiet day: a value at its bound means "at least". How long the oldes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from django.db import InterfaceError, OperationalError, transaction
 from prometheus_client.core import GaugeMetricFamily
@@ -25,18 +25,22 @@ LONGEST_MILLISECONDS = 2_000
 def engine() -> Iterable[Metric]:
     """The engine's metrics. With the database away or too slow they say just that: `recourse_engine_up` 0."""
     up = GaugeMetricFamily("recourse_engine_up", "1 when the numbers of the engine could be read.")
+    told = read(_ready_stages, _running_attempts, _expired_leases, _dead_letters, _runs)
+    up.add_metric([], 0 if told is None else 1)
+    return [up, *(told or [])]
+
+
+def read(*sources: Callable[[], Iterable[Metric]]) -> list[Metric] | None:
+    """What they tell, in one short transaction; None with the database away or too slow."""
     try:
         with transaction.atomic():
             execute(f"SET LOCAL statement_timeout = {LONGEST_MILLISECONDS}")
-            told = [*_ready_stages(), _running_attempts(), _expired_leases(), _dead_letters(), _runs()]
+            return [family for source in sources for family in source()]
     except (InterfaceError, OperationalError):
-        up.add_metric([], 0)
-        return [up]
-    up.add_metric([], 1)
-    return [up, *told]
+        return None
 
 
-def _ready_stages() -> tuple[Metric, Metric]:
+def _ready_stages() -> Iterable[Metric]:
     """Walks the queue's index from one queue to the next, and each queue no further than the bound."""
     count = GaugeMetricFamily(
         "recourse_ready_stages", f"Stages that a worker may pull now, at most {MOST_READY} a queue.", labels=["handler"]
@@ -75,7 +79,7 @@ def _ready_stages() -> tuple[Metric, Metric]:
     return count, age
 
 
-def _running_attempts() -> Metric:
+def _running_attempts() -> Iterable[Metric]:
     family = GaugeMetricFamily(
         "recourse_running_attempts", f"Attempts handed out or under way, at most {MOST}.", labels=["status"]
     )
@@ -88,10 +92,10 @@ def _running_attempts() -> Metric:
     )
     for state in ("dispatched", "running"):
         family.add_metric([state], counts.get(state, 0))
-    return family
+    return [family]
 
 
-def _expired_leases() -> Metric:
+def _expired_leases() -> Iterable[Metric]:
     rows = planned(
         "SELECT count(*) FROM (SELECT FROM pipelines_attempt WHERE state IN ('dispatched', 'running')"
         " AND expires_at <= recourse_now() LIMIT %s) expired",
@@ -99,10 +103,10 @@ def _expired_leases() -> Metric:
     )
     family = GaugeMetricFamily("recourse_expired_leases", "Leases that ran out and that no sweep has met yet.")
     family.add_metric([], rows[0][0])
-    return family
+    return [family]
 
 
-def _dead_letters() -> Metric:
+def _dead_letters() -> Iterable[Metric]:
     family = GaugeMetricFamily(
         "recourse_dead_letters", f"Dead letters that wait for a person, at most {MOST}.", labels=["status"]
     )
@@ -115,10 +119,10 @@ def _dead_letters() -> Metric:
     )
     for state in (DeadLetterState.OPEN, DeadLetterState.ACKNOWLEDGED):
         family.add_metric([state.value], counts.get(state.value, 0))
-    return family
+    return [family]
 
 
-def _runs() -> Metric:
+def _runs() -> Iterable[Metric]:
     family = GaugeMetricFamily(
         "recourse_runs", f"Runs, at most {MOST_RUNS} of each application and environment.", labels=["status"]
     )
@@ -134,4 +138,4 @@ def _runs() -> Metric:
     )
     for status in RunStatus.values:
         family.add_metric([status], counts.get(status, 0))
-    return family
+    return [family]

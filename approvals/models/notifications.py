@@ -104,6 +104,7 @@ class Delivery(models.Model):
             models.Index(fields=["channel", "due_at"], name="delivery_due", condition=Q(state=DeliveryState.PENDING)),
             models.Index(fields=["channel"], name="delivery_held", condition=Q(held_until__isnull=False)),
             models.Index(fields=["closed_at"], name="delivery_closed", condition=Q(closed_at__isnull=False)),
+            models.Index(fields=["closed_at"], name="delivery_failed", condition=Q(state=DeliveryState.FAILED)),
             models.Index(fields=["workspace", "-created_at", "-id"], name="delivery_newest"),
         ]
 
