@@ -162,8 +162,8 @@ class DefinitionAdmin(TenantAdmin):
             raise_denied(obj)
         before = {name: str(form.initial.get(name)) for name in form.changed_data} if change else None
         after = {name: str(form.cleaned_data[name]) for name in form.changed_data}
-        told = {"id": str(obj.pk), "name": str(getattr(obj, "user", obj))}
-        with audited(actor, f"{self.opts.model_name}.save", before=before, after=after, **told):
+        action, name = f"{self.opts.model_name}.save", str(getattr(obj, "user", obj))
+        with audited(actor, action, id=str(obj.pk), name=name, before=before, after=after):
             super().save_model(request, obj, form, change)
 
 
