@@ -30,3 +30,9 @@ REQUEST_MOVES: dict[str, dict[RequestState, RequestState]] = {
     "expire": {RequestState.OPEN: RequestState.EXPIRED},
     "supersede": {RequestState.OPEN: RequestState.SUPERSEDED},
 }
+DELIVERY_MOVES: dict[str, dict[DeliveryState, DeliveryState]] = {
+    "take": {DeliveryState.PENDING: DeliveryState.SENT},
+    "put_off": {DeliveryState.PENDING: DeliveryState.PENDING},
+    "give_up": {DeliveryState.PENDING: DeliveryState.FAILED},
+    "send_again": {DeliveryState.FAILED: DeliveryState.PENDING},
+}

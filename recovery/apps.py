@@ -26,5 +26,3 @@ class RecoveryConfig(AppConfig):
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")
         retention.goes_with_run("recovery_operation")
-        retention.goes_with_run("approvals_approvalrequest")
-        retention.goes_with_run("approvals_requestdecision", "request_id", "approvals_approvalrequest")

@@ -26,7 +26,7 @@ from django.db import transaction
 from approvals.models import ChannelKind, Delivery
 from approvals.notifications import mail, slack, webhooks
 from approvals.notifications.addresses import NotTaken
-from approvals.states import DeliveryState
+from approvals.states import DELIVERY_MOVES, DeliveryState
 from pipelines.sql import execute, query
 
 log = structlog.get_logger(__name__)
@@ -156,7 +156,8 @@ def _sent(delivery: Delivery) -> Outcome:
 
 def _write(delivery: Delivery, mine: Claim, outcome: Outcome, milliseconds: int) -> None:
     """Only who still holds it may say that it failed; that it was taken counts whoever says so."""
-    state, pause = _next(delivery.tries, outcome)
+    action, pause = _next(delivery.tries, outcome)
+    state = DELIVERY_MOVES[action][DeliveryState.PENDING]
     with transaction.atomic():
         rows = query(
             "UPDATE approvals_delivery SET tries = tries + 1, held_until = NULL, state = %(state)s::text,"
@@ -182,10 +183,10 @@ def _write(delivery: Delivery, mine: Claim, outcome: Outcome, milliseconds: int)
 
 
 def _next(tries: int, outcome: Outcome) -> tuple[str, float]:
-    """The state after a try that followed so many others, and the seconds until the next one."""
+    """The move after a try that followed so many others, and the seconds until the next one."""
     if outcome.succeeded:
-        return DeliveryState.SENT, 0.0
+        return "take", 0.0
     if outcome.is_last or tries >= len(PAUSES):
-        return DeliveryState.FAILED, 0.0
+        return "give_up", 0.0
     pause = PAUSES[tries] * _random.uniform(1 - SPREAD, 1 + SPREAD)
-    return DeliveryState.PENDING, max(pause, float(outcome.wait))
+    return "put_off", max(pause, float(outcome.wait))

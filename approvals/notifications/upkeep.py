@@ -12,7 +12,7 @@ from django.conf import settings
 from approvals.models import Channel, ChannelKind, Delivery, NotificationRule
 from approvals.notifications import mail
 from approvals.notifications.notices import INBOX, link
-from approvals.states import DeliveryState
+from approvals.states import DELIVERY_MOVES, DeliveryState
 from pipelines.access import ADMINISTER, Actor
 from pipelines.audit import NO_OP, audited
 from pipelines.errors import Refusal
@@ -71,7 +71,7 @@ def send_again(delivery_id: uuid.UUID, *, actor: Actor) -> bool:
         again = execute(
             "UPDATE approvals_delivery SET state = %s, due_at = recourse_now(), held_until = NULL, closed_at = NULL"
             " WHERE id = %s AND state = %s",
-            [DeliveryState.PENDING, delivery_id, DeliveryState.FAILED],
+            [DELIVERY_MOVES["send_again"][DeliveryState.FAILED], delivery_id, DeliveryState.FAILED],
         )
         if not again:
             entry.outcome = NO_OP

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from approvals.states import DELIVERY_MOVES, REQUEST_MOVES
 from pipelines.states import (
     ATTEMPT_MOVES,
     DEAD_LETTER_MOVES,
@@ -18,6 +19,7 @@ from pipelines.states import (
     STAGE_MOVES,
     RunStatus,
 )
+from recovery.carriers import FOLLOWS
 from recovery.states import OPERATION_MOVES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explain" / "state-machines.md").read_text(encoding="utf-8")
@@ -38,12 +40,23 @@ def section(title: str) -> str:
         ("Gate", GATE_MOVES),
         ("Dead letter", DEAD_LETTER_MOVES),
         ("Operation", OPERATION_MOVES),
+        ("Request", REQUEST_MOVES),
+        ("Delivery", DELIVERY_MOVES),
     ],
 )
 def test_each_chart_is_its_table(title: str, moves: Mapping[str, Mapping[str, str]]) -> None:
     arrows = re.findall(r"^    (\w+) --> (\w+): (.+)$", section(title), re.MULTILINE)
     drawn = {(action, origin, to) for origin, to, actions in arrows for action in actions.split(", ")}
     assert drawn == {(action, str(origin), str(to)) for action, table in moves.items() for origin, to in table.items()}
+
+
+def test_operations_follow_their_requests_as_it_is_written() -> None:
+    rows = re.findall(r"^\| (`.+?`) \| (.+?) \|$", section("Request"), re.MULTILINE)
+    told = {}
+    for actions, follows in rows:
+        for action in re.findall(r"`(\w+)`", actions):
+            told[action] = action if follows == "the same" else re.findall(r"`(\w+)`", follows)[0]
+    assert told == {"approve": "allow", **FOLLOWS}
 
 
 def test_the_table_of_run_statuses_names_each_one() -> None:
