@@ -97,5 +97,10 @@ def refused(code: str) -> Iterator[None]:
     with pytest.raises(Refusal) as refusal:
         yield
     assert refusal.value.code == code
-    assert refusal.value.status == 409 or code in ("not_found", "validation_error", "permission_denied", "self_approval")
+    assert refusal.value.status == 409 or code in (
+        "not_found",
+        "validation_error",
+        "permission_denied",
+        "self_approval",
+    )
     assert everything() == before
