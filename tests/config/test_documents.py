@@ -53,6 +53,13 @@ def test_every_link_of_a_document_leads_somewhere(document: Path) -> None:
     assert not dead
 
 
+def test_every_module_of_approvals_has_its_home_on_the_map() -> None:
+    told = (BASE_DIR / "docs" / "explain" / "where-things-live.md").read_text()
+    parts = {path.name: path.parts for path in (BASE_DIR / "approvals").rglob("*.py")}
+    code = {name for name, folders in parts.items() if not {"migrations", "models"} & set(folders)}
+    assert not code - {"__init__.py", "apps.py"} - set(re.findall(r"\w+\.py", told))
+
+
 def test_every_decision_bears_its_number_and_stands_in_their_list() -> None:
     folder = BASE_DIR / "docs" / "adr"
     listed = (folder / "README.md").read_text().splitlines()
