@@ -11,12 +11,12 @@ from pipelines.ids import new_id
 from pipelines.models import Run, Stage, Workspace
 from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
 
-FROZEN = (
-    "OLD.state <> 'open' OR NEW.plan IS DISTINCT FROM OLD.plan OR NEW.plan_digest <> OLD.plan_digest"
-    " OR NEW.requested_by_id <> OLD.requested_by_id OR NEW.subject <> OLD.subject OR NEW.kind <> OLD.kind"
-    " OR NEW.approver_role <> OLD.approver_role OR NEW.count <> OLD.count OR NEW.asked_at <> OLD.asked_at"
-    " OR NEW.expires_at IS DISTINCT FROM OLD.expires_at"
+# all but how it ended, and when it was told that it would
+PUT = (
+    *("id", "workspace_id", "subject", "round", "kind", "cause", "run_id", "stage_id", "requested_by_id", "reason"),
+    *("plan", "plan_digest", "approver_role", "count", "why", "asked_at", "opened_at", "expires_at"),
 )
+FROZEN = " OR ".join(["OLD.state <> 'open'", *(f"NEW.{column} IS DISTINCT FROM OLD.{column}" for column in PUT)])
 
 
 class ApprovalRequest(models.Model):

@@ -77,7 +77,8 @@ class Gate(models.Model):
             frozen_when("gate_final", "OLD.state <> 'open'", "a decided gate stays decided"),
             frozen_when(
                 "gate_asks_the_same",
-                "NEW.stage_id <> OLD.stage_id OR NEW.moment <> OLD.moment OR NEW.epoch <> OLD.epoch"
+                "NEW.stage_id <> OLD.stage_id OR NEW.run_id <> OLD.run_id OR NEW.workspace_id <> OLD.workspace_id"
+                " OR NEW.moment <> OLD.moment OR NEW.epoch <> OLD.epoch"
                 " OR NEW.attempt IS DISTINCT FROM OLD.attempt OR NEW.request_digest <> OLD.request_digest"
                 " OR NEW.output IS DISTINCT FROM OLD.output"
                 " OR NEW.approver_role <> OLD.approver_role OR NEW.count <> OLD.count"
