@@ -261,7 +261,7 @@ def said_of(action: str) -> Said:
     if action in ACTIONS:
         return ACTIONS[action]
     if model in NOUNS and verb in ROW_ACTIONS:
-        return Said(*ROW_ACTIONS[verb], f"the {NOUNS[model]}{{row}}{{changes}}")
+        return Said(*ROW_ACTIONS[verb], f"the {NOUNS[model]}{{row}}{{changes}}{{rule}}")
     return Said(f"did {action} to", f"do {action} to", "{run}")
 
 
@@ -283,7 +283,8 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "finding": FINDINGS.get(str(data.get("outcome")), "what it did outside"),
         "removed": _removed(data),
         "row": f" {_short(data.get('name') or data['id'])}" if data.get("name") or data.get("id") else "",
-        "changes": _changes(event),
+        "changes": "" if data.get("rule") and event.before is None else _changes(event),
+        "rule": _rule(event, data),
         "of_pipeline": f" of {data['pipeline']}" if data.get("pipeline") else "",
         "for_environment": f" for {data['environment']}" if data.get("environment") else "",
         "destination": f" to {data['destination']}" if data.get("destination") else "",
@@ -389,6 +390,12 @@ def _changes(event: AuditFacts) -> str:
         if name not in before or before[name] != value
     ]
     return f" ({', '.join(told)})" if told else ""
+
+
+def _rule(event: AuditFacts, data: Mapping[str, Any]) -> str:
+    """What an approval rule says since it was saved, or said until it was removed."""
+    says = "said" if event.action.endswith(".remove") else "says"
+    return f", which {says} {_short(data['rule'])}" if data.get("rule") else ""
 
 
 def _value(value: Any) -> str:

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from approvals import gates
 from approvals.models import ApprovalRule
+from pipelines.audit_sentences import Names, tell
 from pipelines.ids import new_id
 from pipelines.models import AuditEvent, Member, Pipeline, Role, Workspace
 from tests.cast import Person
@@ -125,6 +126,13 @@ def test_a_rule_is_changed_and_only_what_changed_is_in_the_audit(boss: Client, w
     assert boss.post(page(rule), filled | {"enabled": ""}).status_code == 302
     rule.refresh_from_db()
     assert (rule.count, rule.expires_in, rule.enabled) == (2, 3600, False)
+    told = [tell(one, Names()) for one in AuditEvent.objects.order_by("at", "id")]
+    says = "which says rerun: 2 approvers within 1 hour"
+    assert told == [
+        f"admin-acme saved the approval rule careful (count 1 → 2), {says}",
+        f"admin-acme asked to save the approval rule careful, {says}; nothing changed",
+        f"admin-acme saved the approval rule careful (enabled yes → no), {says}",
+    ]
 
 
 def test_a_rule_stays_in_its_workspace(boss: Client, workspace: Workspace, other_workspace: Workspace) -> None:

@@ -202,6 +202,7 @@ def test_every_refusal_and_every_verdict_has_words() -> None:
 RUN, STAGE, MADE = (uuid.UUID(int=number) for number in (1, 2, 3))
 NAMES = Names(runs={RUN: ("nightly-billing", "production")}, stages={STAGE: "load"})
 RERUN = {"environment": "production", "flow_slug": "nightly-billing", "from_step_id": "load"}
+CALM = "rerun: 1 approver within 7 days"
 ONE, TWO = {"role": "approver", "count": 1}, {"role": "release_manager", "count": 2}
 REQUEST = {"operation": "o-1", "kind": "rerun", "round": 1}
 
@@ -341,6 +342,26 @@ REQUEST = {"operation": "o-1", "kind": "rerun", "round": 1}
                 after={"status": "paused"},
             ),
             "ann changed the policy calm (status active → paused)",
+        ),
+        (
+            event("approvalrule.save", data={"name": "calm", "rule": CALM}, after={"name": "calm", "count": 1}),
+            "ann saved the approval rule calm, which says rerun: 1 approver within 7 days",
+        ),
+        (
+            event("approvalrule.save", data={"name": "calm", "rule": CALM}, before={"count": 2}, after={"count": 1}),
+            "ann saved the approval rule calm (count 2 → 1), which says rerun: 1 approver within 7 days",
+        ),
+        (
+            event("approvalrule.save", NO_OP, data={"name": "calm", "rule": CALM}, before={}, after={}),
+            "ann asked to save the approval rule calm, which says rerun: 1 approver within 7 days; nothing changed",
+        ),
+        (
+            event("approvalrule.save", DENIED, code="permission_denied", data={"name": "calm"}, after={"count": 1}),
+            "ann was not allowed to save the approval rule calm (count 1); the right is missing",
+        ),
+        (
+            event("approvalrule.remove", data={"name": "calm", "rule": CALM}, before={"count": 1}),
+            "ann removed the approval rule calm, which said rerun: 1 approver within 7 days",
         ),
         (
             event("member.remove", data={"user": "bob", "role": "approver"}, channel="admin"),
