@@ -17,10 +17,14 @@ import httpx
 import pytest
 from django.db import transaction
 
-from pipelines.models import Attempt, AuditEvent, GateDecision, Run, RunIdentity, Stage
+from approvals.models import RequestDecision
+from pipelines.models import Attempt, AuditEvent, GateDecision, Run, RunIdentity, Stage, Workspace
 from pipelines.sql import query
-from tests.cast import stages_of, unknown_id
+from recovery.operations import Done
+from tests.approvals.asked import rule
+from tests.cast import Person, stages_of, unknown_id
 from tests.contract.conftest import url_of_test_database, web_server
+from tests.verbs import retry_stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -112,6 +116,28 @@ def test_two_equal_decisions_at_once_have_one_effect(server: str, api_key: str, 
         assert AuditEvent.objects.filter(stage=stage_id, outcome="allowed").count() == 1
 
 
+def test_two_equal_decisions_on_a_request_at_once_carry_it_out_once(
+    server: str, workspace: Workspace, people: dict[str, Person], start_run: Any, hand: Any
+) -> None:
+    """F138: the click, its double and whoever is a moment late hear one thing, and the stage begins anew once."""
+    rule(workspace, "retry", count=1)
+    for opposites in (False, True):
+        asked, stage = waiting_retry(people, start_run, hand)
+
+        def decide(number: int, asked: Done = asked, opposites: bool = opposites) -> httpx.Response:
+            told = {"approved": not (opposites and number % 2), "reason": "looked at", "plan_digest": asked.plan_digest}
+            return decided(server, people["approver"], asked, **told)
+
+        answers = Counter(answer.status_code for answer in all_at_once(6, decide))
+        assert answers == ({200: 3, 409: 3} if opposites else {200: 6})
+        made = RequestDecision.objects.get(request__subject=asked.operation_id)
+        stage.refresh_from_db()
+        assert (stage.state, stage.epoch) == (("ready", 2) if made.approved else ("failed", 1))
+        told = AuditEvent.objects.filter(stage=stage.id, action__in=["operation.approve", "operation.reject"])
+        assert (told.count(), told.filter(outcome="allowed").count()) == (6, 1)
+        hand.finish()
+
+
 def test_nothing_is_handed_to_a_client_that_has_hung_up(server: str, api_key: str, start_run: Any) -> None:
     """The job goes to the next one who asks, as its first attempt."""
     headers = session_of(server, api_key)
@@ -170,8 +196,10 @@ def test_an_unreachable_database_is_a_typed_503(api_key: str) -> None:
         taken.close()
         routes = [("/pipelines/idempotent", "unavailable"), ("/results", "result_not_confirmed")]
         routes += [(f"/stages/{unknown_id()}/result", "result_not_confirmed"), ("/jobs/pull", "unavailable")]
+        routes += [(f"/stages/{unknown_id()}/resume", "unavailable")]
+        routes += [(f"/v1/approvals/{unknown_id()}/{verb}", "unavailable") for verb in ("decision", "withdraw")]
         with web_server(dead) as (server, _):
-            headers = {"X-API-Key": api_key, "X-Worker-Session": "rs_any"}
+            headers = {"X-API-Key": api_key, "X-Worker-Session": "rs_any", "Authorization": "Bearer any"}
             answers = all_at_once(
                 len(routes),
                 lambda number: httpx.post(f"{server}{routes[number][0]}", json={}, headers=headers, timeout=20),
@@ -202,6 +230,45 @@ def test_a_result_whose_storing_broke_off_is_503_and_counts_once_when_sent_again
         assert [client.post(path, json=result).status_code for _ in range(2)] == [202, 202]
     (stage,) = stages_of(run)
     assert (stage.state, stage.outputs.count(), stage.attempt_number) == ("completed", 1, 1)
+
+
+def test_a_decision_that_broke_off_was_not_made_and_counts_once_when_made_again(
+    server: str, workspace: Workspace, people: dict[str, Person], start_run: Any, hand: Any
+) -> None:
+    """F125, F138: 503 means that nothing of it is there: no vote, no retry, no event that somebody agreed."""
+    rule(workspace, "retry", count=1)
+    asked, stage = waiting_retry(people, start_run, hand)
+    told = {"approved": True, "plan_digest": asked.plan_digest}
+    with ThreadPoolExecutor(1) as threads, transaction.atomic():
+        Run.objects.select_for_update().get(id=stage.run_id)
+        answer = threads.submit(decided, server, people["approver"], asked, **told)
+        _until(_kill_whoever_waits_for_a_lock, "nobody waits for the run's lock")
+        refused = answer.result(20)
+    assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+    assert not RequestDecision.objects.exists()
+    assert not AuditEvent.objects.filter(action="operation.approve", outcome="allowed").exists()
+    stage.refresh_from_db()
+    assert (stage.state, stage.epoch) == ("failed", 1)
+    again = [decided(server, people["approver"], asked, **told).json() for _ in range(2)]
+    assert [(one["status"], one["replayed"]) for one in again] == [("succeeded", False), ("succeeded", True)]
+    stage.refresh_from_db()
+    assert (stage.state, stage.epoch, RequestDecision.objects.count()) == ("ready", 2, 1)
+
+
+def waiting_retry(people: dict[str, Person], start_run: Any, hand: Any) -> tuple[Done, Stage]:
+    """A retry of a failed stage, which waits for others to agree."""
+    run = start_run()
+    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
+    (stage,) = stages_of(run)
+    asked = retry_stage(stage.id, actor=people["operator"].actor)
+    assert asked.status == "awaiting_approval"
+    return asked, stage
+
+
+def decided(server: str, person: Person, asked: Done, **body: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {person.token}"}
+    path = f"{server}/v1/approvals/{asked.operation_id}/decision"
+    return httpx.post(path, json=body, headers=headers, timeout=60)
 
 
 def _kill_whoever_waits_for_a_lock() -> bool:
