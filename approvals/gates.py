@@ -39,12 +39,23 @@ class Carried:
     then: Callable[[], Carried] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an operation would hand to its stage, word for word; its plan holds the digest of it alone."""
+
+    what: str  # input | output
+    text: str
+
+
 class Carrier(Protocol):
-    """What approvals ask of the app that an operation is of. All but `preview` and `told` under the locks of run and
-    request, in the transaction of the decision."""
+    """What approvals ask of the app that an operation is of. All but `preview`, `given` and `told` under the locks of
+    run and request, in the transaction of the decision."""
 
     def preview(self, request: ApprovalRequest) -> Planned:
         """The plan now, for a look; nothing is locked. Raises what the state no longer takes."""
+
+    def given(self, request: ApprovalRequest) -> Given | None:
+        """What of people's own words would be worked with, so that nobody agrees to what they could not read."""
 
     def plan_again(self, request: ApprovalRequest) -> Planned:
         """The plan now, from the locked rows. Raises what the state no longer takes, and what its requester may do no

@@ -143,6 +143,13 @@ class GatePreview(Shape):
     need = Whole(min_value=1, max_value=HUGE)
 
 
+class GivenView(Shape):
+    """What who asks wrote for the stage, in full; a plan holds the digest of it alone."""
+
+    what = OneOf(("input", "output"))
+    text = Text(blank=True)
+
+
 class RequestPreview(Shape):
     """The plan of an operation as it is now, in full as a dry run of the verb itself tells it."""
 
@@ -150,6 +157,7 @@ class RequestPreview(Shape):
     execution_id = Identifier()
     disposition = Text()
     plan_digest = Text()
+    given = GivenView(required=False)
 
 
 DECIDED = PolymorphicProxySerializer(
@@ -242,7 +250,9 @@ def _view(call: Call) -> str:
 def _preview(item: Item, actor: Actor, *, approved: bool) -> dict[str, Any]:
     """What a decision would do now, whoever looks; refused when nobody can decide it any more."""
     if item.type == OPERATION:
-        return dict(requests.preview(item.id, actor=actor).plan)
+        given = requests.given(item.id, actor=actor)
+        told = {"given": {"what": given.what, "text": given.text}} if given else {}
+        return {**requests.preview(item.id, actor=actor).plan, **told}
     if item.over is not None:
         raise Refusal(item.over.code, item.over.words)
     have = item.have + approved

@@ -19,7 +19,7 @@ from django.db.models import Q
 
 from approvals import gates
 from approvals.four_eyes import Approval, Question, Voter, counted, voters, why_not
-from approvals.gates import Carried, Planned
+from approvals.gates import Carried, Given, Planned
 from approvals.models import ApprovalRequest, RequestDecision
 from approvals.plan_changes import changes
 from approvals.rules import roles_from
@@ -108,6 +108,13 @@ def preview(subject: uuid.UUID, *, actor: Actor) -> Planned:
     return gates.carrier(request.kind).preview(request)
 
 
+def given(subject: uuid.UUID, *, actor: Actor) -> Given | None:
+    """What who asks wrote for the stage, in full."""
+    request = find(subject, actor)
+    actor.require(VIEW)
+    return gates.carrier(request.kind).given(request)
+
+
 def question_of(request: ApprovalRequest) -> Question:
     """What a request asks, for `four_eyes`."""
     return Question(
@@ -124,11 +131,11 @@ def decide_request(
     """Agrees to the plan that waits, or rejects it for good with a reason.
 
     Approved by as many as are needed, the operation is carried out at once. Refused: who may not decide
-    (`permission_denied`, `self_approval`); a plan that is not the waiting one, or that the world has moved away from
-    (`plan_changed`, with the new plan and what changed in it): then it waits anew, in another round without approvals;
-    `recovery_denied` when the verdict forbids it by now; withdrawn or expired (`approval_stale`); decided, or decided
-    otherwise by the same person (`gate_decision_conflict`). The same decision and reason by the same person changes
-    nothing.
+    (`permission_denied`, `self_approval`); a plan that is not the waiting one, none where it was asked anew
+    (`plan_changed`, with the waiting plan and what changed in it), or one that the world has moved away from: then it
+    waits anew, in another round without approvals; `recovery_denied` when the verdict forbids it by now; withdrawn or
+    expired (`approval_stale`); decided, or decided otherwise by the same person (`gate_decision_conflict`). The same
+    decision and reason by the same person changes nothing.
     """
     found = find(subject, actor)
     with _audited(found, actor, "operation.approve" if approved else "operation.reject", reason) as entry:
@@ -144,7 +151,7 @@ def decide_request(
             answer = replace(_answer(request), replayed=True)
         else:
             _check_open(request, moves.now)
-            _check_digest(request, plan_digest)
+            _check_digest(request, plan_digest, approved=approved)
             if approved:
                 outcome = _approve(moves, run, request, voter, actor, reason)
             else:
@@ -355,10 +362,13 @@ def _over(request: ApprovalRequest) -> Refusal:
             return Refusal("gate_decision_conflict", f"this request is {state} already; a decision is final")
 
 
-def _check_digest(request: ApprovalRequest, plan_digest: str) -> None:
-    if plan_digest and plan_digest != request.plan_digest:
-        before = ApprovalRequest.objects.filter(subject=request.subject, plan_digest=plan_digest).first()
-        raise _plan_changed(request, (before.plan or {}) if before else {})
+def _check_digest(request: ApprovalRequest, plan_digest: str, *, approved: bool) -> None:
+    """Who names no plan means the only one there ever was: what was asked anew is agreed to by its digest alone."""
+    if plan_digest == request.plan_digest or not (plan_digest or (approved and request.round > 1)):
+        return
+    meant = Q(plan_digest=plan_digest) if plan_digest else Q(round=request.round - 1)
+    before = ApprovalRequest.objects.filter(meant, subject=request.subject).order_by("-round").first()
+    raise _plan_changed(request, (before.plan or {}) if before else {})
 
 
 def _plan_changed(request: ApprovalRequest, before: Mapping[str, Any]) -> Refusal:

@@ -6,11 +6,12 @@ The operation follows its request. Nothing here decides who may agree. Serves O4
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 
 from approvals import requests
-from approvals.gates import Carried, Planned
+from approvals.gates import Carried, Given, Planned
 from approvals.models import ApprovalRequest
 from approvals.rules import Requirement
 from pipelines.access import Actor
@@ -32,6 +33,9 @@ class _Carrier:
     def preview(self, request: ApprovalRequest) -> Planned:
         operation = Operation.objects.select_related("requested_by").get(id=request.subject)
         return _planned(operation, self.plan(operation), request)
+
+    def given(self, request: ApprovalRequest) -> Given | None:
+        return None
 
     def plan_again(self, request: ApprovalRequest) -> Planned:
         operation = _locked(request)
@@ -90,6 +94,14 @@ class _Carrier:
 
 class InPlace(_Carrier):
     """Retry, redrive, skip, cancel, discard: done in the transaction of the decision."""
+
+    def given(self, request: ApprovalRequest) -> Given | None:
+        wanted = Operation.objects.values_list("request", flat=True).get(id=request.subject)
+        if wanted.get("input") is not None:
+            return Given("input", wanted["input"])
+        if wanted.get("has_output"):
+            return Given("output", json.dumps(wanted["output"], indent=2, ensure_ascii=False))
+        return None
 
     def plan(self, operation: Operation) -> Plan:
         asked = operations.asked_of(operation)

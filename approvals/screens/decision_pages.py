@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from approvals import gates, inbox, requests
-from approvals.gates import Carried
+from approvals.gates import Carried, Given
 from approvals.inbox import GATE, Item
 from approvals.models import ApprovalRequest
 from approvals.screens import consequences, plans, words
@@ -65,7 +65,8 @@ class Look:
 
     Where the form had shown another plan, `moved`: what is new in `steps` is marked, and what is `gone` told. `drift`
     is how the plan of the world as it is now differs from the one that waits, (new, gone); `obstacle` why it could not
-    be done now. `carried` is what came of a request that is closed, `target` the new run where that made one.
+    be done now. `given` is what who asks wrote for the stage. `carried` is what came of a request that is closed,
+    `target` the new run where that made one.
     """
 
     item: Item
@@ -80,6 +81,7 @@ class Look:
     moved: bool = False
     drift: tuple[list[Step], list[Step]] | None = None
     obstacle: str = ""
+    given: Given | None = None
     carried: Carried | None = None
     target: Run | None = None
 
@@ -260,6 +262,8 @@ def _look_at_gate(item: Item, run: Run) -> Look:
 
 def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
     rounds = inbox.rounds(actor, item.id, EARLIER)
+    request = ApprovalRequest.objects.get(subject=item.id, round=item.round)
+    carrier = gates.carrier(item.kind)
     look = Look(
         item=item,
         run=run,
@@ -270,12 +274,12 @@ def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
         in_time="it is closed then and will not be done: silence never consents",
         now=database_now(),
         rounds=[_round(earlier, later) for later, earlier in pairwise(rounds)],
+        given=carrier.given(request),
     )
     if item.may_decide:
         _look_ahead(look, actor)
     if not item.is_open:
-        request = ApprovalRequest.objects.get(subject=item.id, round=item.round)
-        look.carried = gates.carrier(item.kind).told(request)
+        look.carried = carrier.told(request)
         if look.carried.target is not None:
             look.target = queries.visible_runs(actor).filter(id=look.carried.target).first()
     return look

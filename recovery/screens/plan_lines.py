@@ -45,7 +45,7 @@ def lines(plan: Json) -> list[Step]:
 def wanted(asked: Wanted) -> list[Step]:
     """What somebody asks others to agree to; of what has no plan, its verdict."""
     if asked.plan is not None:
-        return lines(asked.plan)
+        return [*_choices(asked.plan["choices"]), *lines(asked.plan)]
     return verdict({"disposition": asked.disposition, "reasons": asked.reasons}) if asked.kind in JUDGED else []
 
 
@@ -62,6 +62,23 @@ def gist(asked: Wanted) -> str:
     if repeats := len(plan["may_repeat"]):
         told.append(f"may repeat {repeats} {'effect' if repeats == 1 else 'effects'} outside")
     return ", ".join(told)
+
+
+def _choices(chosen: Json) -> Iterator[Step]:
+    """What who asks chose and no stage's line tells: whoever asks knows it, whoever is to agree does not."""
+    if chosen.get("input") is not None:
+        text = f"its stage gets another input from now on, {_digest(chosen['input'])}"
+        yield Step("declared", "New input", text)
+    if chosen.get("has_output"):
+        made = "null" if chosen["output"] is None else _digest(chosen["output"])
+        yield Step("declared", "Given output", f"what waits for it gets an output that who asks wrote, {made}")
+    if chosen.get("acknowledge_effects"):
+        text = "who asks says that they have checked outside what its earlier attempts did there"
+        yield Step("declared", "Acknowledged", text)
+
+
+def _digest(shown: Json) -> str:
+    return f"digest {shown['digest'][:12]}"
 
 
 def deeds(plan: Json) -> list[Step]:
