@@ -1,7 +1,8 @@
 """Webhooks as Slack takes them, and with it Mattermost, Rocket.Chat, Zulip and Discord's `/slack` addresses.
 
 Names of runs come from outside: nothing in them may call people or lead anywhere. `&`, `<` and `>` are escaped, which
-is all that Slack reads; for those that read more, a zero-width space breaks `@here` and `[text](address)`.
+is all that Slack reads; for those that read more, a zero-width space breaks `@here`, `@**all**` and `[text](address)`,
+and whatever a chat would make a link of by itself: `https://` and `evil.example`.
 """
 
 from __future__ import annotations
@@ -54,8 +55,7 @@ def _line(message: dict[str, Any]) -> str:
 
 
 def _safe(told: str) -> str:
-    calm = re.sub(r"@(?=\w)", f"@{BREAK}", " ".join(told.split()))
-    return _escaped(re.sub(r"\](?=\()", f"]{BREAK}", calm))
+    return _escaped(re.sub(r"@|\](?=\()|:(?=//)|\.(?=[^\W\d_]{2})", rf"\g<0>{BREAK}", " ".join(told.split())))
 
 
 def _escaped(told: str) -> str:

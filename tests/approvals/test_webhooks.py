@@ -208,11 +208,15 @@ def test_slack_is_sent_a_text_with_the_link(workspace: Workspace, receiver: Rece
     [
         ("<!channel>", "&lt;!channel&gt;"),
         ("<@U0123>", "&lt;@\u200bU0123&gt;"),
-        ("<https://evil.example|free money>", "&lt;https://evil.example|free money&gt;"),
+        ("<https://evil.example|free money>", "&lt;https:\u200b//evil.\u200bexample|free money&gt;"),
+        ("http://192.0.2.7/login", "http:\u200b//192.0.2.7/login"),
+        ("www.evil.example", "www.\u200bevil.\u200bexample"),
+        ("v1.2 of load", "v1.2 of load"),
+        ("@**all** @_**all** @*team*", "@\u200b**all** @\u200b_**all** @\u200b*team*"),
         ("a & b", "a &amp; b"),
         ("&lt;!here&gt;", "&amp;lt;!here&amp;gt;"),
         ("@here @channel @all", "@\u200bhere @\u200bchannel @\u200ball"),
-        ("[pay](https://evil.example)", "[pay]\u200b(https://evil.example)"),
+        ("[pay](https://evil.example)", "[pay]\u200b(https:\u200b//evil.\u200bexample)"),
         ("two\nlines", "two lines"),
     ],
 )
