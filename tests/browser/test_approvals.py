@@ -63,7 +63,9 @@ def test_two_people_approve_a_gate_by_keyboard_and_each_sees_the_other(
     another.page.get_by_role("button", name="Approve").click()
     another.page.get_by_text("publish is approved: it is ready now.").wait_for()
     assert [stage.state for stage in stages_of(gate.run)] == ["ready", "pending"]
-    one.page.get_by_text("Show it as it is now").click()
+    link = one.page.get_by_text("Show it as it is now")
+    assert "underline" in link.evaluate("one => getComputedStyle(one).textDecorationLine"), "it looks like a link"
+    link.click()
     one.page.locator(".head .badge", has_text="Approved").wait_for()
     assert one.page.get_by_role("button", name="Approve").count() == 0
 
