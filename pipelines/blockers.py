@@ -38,7 +38,7 @@ class Blocker:
     """One thing that is waited for. Without a stage it holds the whole run, or is about it.
 
     `next_look`: when the engine itself looks again, at its next sweep where that time is past; without it somebody else
-    must act, or, for NOBODY, nobody can.
+    must act, or, for NOBODY, nobody can. `asks`: the gate or the operation that waits for somebody's decision.
     """
 
     holder: str
@@ -46,6 +46,7 @@ class Blocker:
     next_look: datetime | None = None
     stage_id: uuid.UUID | None = None
     stage: str = ""
+    asks: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ def _waiting(stage: Stage, gate: Gate | None, votes: Mapping[uuid.UUID, int]) ->
     until = f"; it expires at {_time(gate.expires_at)}, and then the stage fails" if gate.expires_at else ""
     cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{_of_whom(gate, votes)}{until}"
     # without a person it is the application that is waited for; people may decide too
-    return _of(stage, PERSON if gate.require_person else APPLICATION, cause, gate.expires_at)
+    return _of(stage, PERSON if gate.require_person else APPLICATION, cause, gate.expires_at, asks=gate.id)
 
 
 def _of_whom(gate: Gate, votes: Mapping[uuid.UUID, int]) -> str:
@@ -266,8 +267,10 @@ def _retry(stage: Stage) -> str:
     return f"retry {stage.retry_count}" + (f" after {stage.last_error_code}" if stage.last_error_code else "")
 
 
-def _of(stage: Stage, holder: str, cause: str, next_look: datetime | None = None) -> Blocker:
-    return Blocker(holder, cause, next_look, stage.id, stage.name)
+def _of(
+    stage: Stage, holder: str, cause: str, next_look: datetime | None = None, asks: uuid.UUID | None = None
+) -> Blocker:
+    return Blocker(holder, cause, next_look, stage.id, stage.name, asks)
 
 
 def _listed(names: Sequence[str]) -> str:

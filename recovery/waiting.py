@@ -37,7 +37,7 @@ def _blocker(operation: Operation, request: ApprovalRequest | None, votes: Mappi
     asked = f"{what} at {_time(operation.created_at)}"
     if request is not None:
         cause = f"{asked} {_pending(operation, request, votes[request.id])}"
-        return Blocker(PERSON, cause, request.expires_at, operation.stage_id, stage)
+        return Blocker(PERSON, cause, request.expires_at, operation.stage_id, stage, asks=operation.id)
     target = f"has reserved run {operation.target}, which is" if operation.target else "is"
     cause = f"{asked} {target} not dispatched yet; the next sweep carries it on"
     return Blocker(ENGINE, cause, operation.updated_at, operation.stage_id, stage)

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_safe
 
 from approvals.models import ApprovalRequest, RequestDecision
 from pipelines import queries
+from pipelines.access import DECIDE
 from pipelines.console.acts import Step
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.errors import Refusal
@@ -50,6 +51,7 @@ def operation_page(request: ScreenRequest, operation_id: uuid.UUID) -> HttpRespo
         "verdict": [*_verdict(operation), *(plan_lines.agreements(operation.plan) if operation.plan else ())],
         "asked": asked,
         "waits": operation.state in PENDING_OPERATION,
+        "may_decide": actor.may(DECIDE),
         "decisions": list(made.order_by("at", "id")),
         "target": target,
     }

@@ -14,6 +14,7 @@ import rfc8785
 
 from pipelines.creation import Place
 from pipelines.models import AttemptProgress, Effect, Run
+from recovery.models import Operation
 from tests.browser.conftest import Window
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
@@ -272,6 +273,9 @@ def test_a_rerun_is_looked_at_chosen_and_made_in_a_dialog(
     one.page.get_by_role("link", name="Rerun…").click()
     dialog = one.page.locator("dialog[open]")
     dialog.get_by_text("1 stage: load · done in epoch 1 of the source").wait_for()
+    assert one.page.evaluate("document.activeElement.id") == "act-title", "what is to be read, and no button, has focus"
+    dialog.press("Enter")
+    assert not Operation.objects.exists()
     dialog.get_by_label("Start at").select_option("load")
     dialog.get_by_role("button", name="Show the plan for this choice").click()
     dialog.get_by_text("This is another plan than the one before").wait_for()
@@ -386,7 +390,7 @@ def test_what_an_operator_asks_for_in_production_is_agreed_to_by_another_and_lea
     dialog.get_by_label("Reason").fill("the table is back")
     dialog.get_by_role("button", name="Ask for approval").last.click()
     one.page.get_by_text("waits until somebody else approves it").wait_for()
-    one.page.get_by_role("link", name="Look and decide").click()
+    one.page.get_by_role("link", name="Follow or withdraw").click()
     one.page.get_by_text("Who asked for it does not decide it").wait_for()
     assert one.page.get_by_role("button", name="Approve").count() == 0, "never by who asked"
     assert Run.objects.count() == 1

@@ -540,7 +540,8 @@ def test_each_list_says_what_is_in_it_and_helps_when_it_is_empty(
     everything = told(viewer.get("/console/approvals/?view=waiting"))
     assert "Gate before publish in orders" in everything
     assert everything.count("may not do this; it needs one of") == 1
-    assert "Nothing waits for you" in told(viewer.get("/console/approvals/"))
+    assert "What you asked for is under Asked by me" in told(viewer.get("/console/approvals/"))
+    assert "when your role may decide it" not in told(viewer.get("/console/approvals/")), "it may decide nothing"
     assert "You asked for nothing that needs others" in told(viewer.get("/console/approvals/?view=asked"))
     assert "Nothing was decided yet" in told(viewer.get("/console/approvals/?view=decided"))
     approver.post(address_of(gate, "approve"), {"reason": "fine"})

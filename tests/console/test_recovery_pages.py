@@ -161,7 +161,11 @@ def test_an_operators_rerun_in_a_protected_environment_waits_for_somebody_else(
     assert (operation.state, Run.objects.count()) == ("awaiting_approval", 1)
     kept = text_of(operator.get(f"/console/operations/{operation.id}/"))
     assert "Needs approval 1 of admin, approver, release manager, other than who asks" in kept
-    assert "Look and decide" in kept
+    assert "Follow or withdraw" in kept
+    assert "Look and decide" not in kept, "who asked does not decide"
+    seen_by = {role: text_of(browse(people[role]).get(f"/console/operations/{operation.id}/")) for role in people}
+    assert "Look and decide" in seen_by["approver"]
+    assert "How it stands" in seen_by["viewer"]
     mine = text_of(operator.get("/console/approvals/?view=asked"))
     assert "Rerun of payroll" in mine
     assert "may not do this; it needs one of: admin, approver, release manager" in mine

@@ -19,7 +19,7 @@ from pipelines.transitions import cancel_run
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
-from tests.recovery.stories import effect_of
+from tests.recovery.stories import EXTERNAL, effect_of, in_review
 from tests.verbs import pause_run, retry_stage, skip_stage
 
 pytestmark = pytest.mark.django_db
@@ -398,3 +398,35 @@ def test_only_the_newest_attempts_are_drawn_and_all_are_counted(
     assert "attempt 3 failed" in page.content.decode()
     assert "3 attempts of load" in page.content.decode()
     assert "Only the newest attempts are drawn." in text_of(page)
+
+
+def test_why_it_does_not_move_leads_to_what_waits_for_a_decision(
+    browse: Callable[[Person], Visitor],
+    people: dict[str, Person],
+    start_run: Callable[..., Run],
+    hand: Hand,
+) -> None:
+    """P84: to the page of a gate, whether only people decide it or the application may too, and of a request.
+
+    Where many gates have the same cause the stages lead to theirs.
+    """
+    asked = {"when": "before", "require_person": True}
+    visitor = browse(people["approver"])
+    for approval in (asked, {"when": "before"}):
+        run = start_run({"name": "publish", "approval": approval})
+        gate = Gate.objects.get(run=run)
+        assert f'href="/console/approvals/{gate.id}/"' in _why(visitor, run)
+    two = [{"name": name, "depends_on": [], "approval": asked} for name in ("a", "b")]
+    run = start_run(*two, {"name": "last", "depends_on": ["a", "b"]})
+    assert "/console/approvals/" not in _why(visitor, run)
+    run = start_run(EXTERNAL | {"name": "pay"})
+    job = hand.take()
+    effect_of(run, "pay")
+    hand.report(job, "failed", error_code="DECLINED", retryable=False)
+    operation = in_review(Run.objects.get(id=run.id), from_step_id="pay")
+    assert f'href="/console/approvals/{operation.id}/"' in _why(visitor, run)
+
+
+def _why(visitor: Visitor, run: Run) -> str:
+    page: str = visitor.get(f"/console/runs/{run.id}/").content.decode()
+    return page[page.index('id="blockers-title"') : page.index('id="stages-title"')]
