@@ -174,7 +174,7 @@ def decide_a_gate(house: House, role: str) -> Any:
 
 
 def keep_an_approval_rule(house: House, role: str) -> Any:
-    return house.a(role).post("/v1/approval-rules", {"name": f"{role}'s", "kinds": ["discard"]})
+    return house.a(role).post("/v1/approval-rules", {"name": role, "kinds": ["discard"], "role": "admin"})
 
 
 def reconcile_an_effect(house: House, role: str) -> Any:
