@@ -411,27 +411,23 @@ def _verdict(made: Any, question: Question, told: _Told) -> Verdict:
 
 
 def _over(row: Any, now: datetime, *, ends_with_run: bool) -> WhyNot | None:
-    """Why nobody can decide it any more, in the words of whichever ended it first."""
-    if row.state in _CLOSED:
-        return _CLOSED[row.state]
-    if row.state != RequestState.OPEN:
+    """Why nobody can decide it any more: what a decision is refused with."""
+    if row.state in (RequestState.APPROVED, RequestState.REJECTED):
         return WhyNot("gate_decision_conflict", f"it is {row.state} already; a decision is final")
+    if row.state == RequestState.SUPERSEDED:
+        return WhyNot("gate_decision_conflict", "its plan is another one by now, or forbidden")
     if ends_with_run and row.run:
         if row.run.failure_code == DEADLINE_EXCEEDED or (row.run.deadline_at and row.run.deadline_at <= now):
             return WhyNot("deadline_exceeded", "its run passed its deadline")
         if row.run.status == RunStatus.CANCELLED:
             return WhyNot("execution_state_invalid", "its run was cancelled")
-    if row.expires_at is not None and row.expires_at <= now:
-        return _CLOSED[RequestState.EXPIRED]
+    if row.state == GateState.CANCELLED:
+        return WhyNot("stage_state_invalid", "it ended before anybody decided, with its run or its stage")
+    if row.state == RequestState.WITHDRAWN:
+        return WhyNot("approval_stale", "it was withdrawn by who asked for it")
+    if row.state == RequestState.EXPIRED or (row.expires_at is not None and row.expires_at <= now):
+        return WhyNot("approval_stale", "it expired; silence never consents")
     return None
-
-
-_CLOSED: dict[str, WhyNot] = {
-    RequestState.EXPIRED: WhyNot("approval_stale", "it expired; silence never consents"),
-    RequestState.WITHDRAWN: WhyNot("approval_stale", "it was withdrawn by who asked for it"),
-    RequestState.SUPERSEDED: WhyNot("gate_decision_conflict", "its plan is another one by now, or forbidden"),
-    GateState.CANCELLED: WhyNot("stage_state_invalid", "it ended before anybody decided, with its run or its stage"),
-}
 
 
 def _why_not(row: Any, question: Question, made: Sequence[Verdict], told: _Told) -> WhyNot | None:

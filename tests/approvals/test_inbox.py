@@ -517,5 +517,5 @@ def test_moves_close_what_the_inbox_shows(start_run: StartRun, people: People) -
     item = inbox.find(people["approver"].actor, gate.id)
     assert (item.state, item.may_decide) == ("cancelled", False)
     assert item.over is not None
-    assert item.over.code == "stage_state_invalid"
+    assert item.over.code == "execution_state_invalid"
     assert ids(people["approver"].actor, DECIDED) == [gate.id]
