@@ -24,7 +24,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.management import get_commands
 from django.db import IntegrityError, InternalError, transaction
 from django.test import Client, RequestFactory
-from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls import URLPattern
 from recourse import cli
 
 from approvals import gates
@@ -45,6 +45,7 @@ from recovery.models import Operation
 from tests.cast import Api, Hand, Person, stage_of, stages_of
 from tests.clock import Clock
 from tests.factories import MemberFactory
+from tests.routes import every_route
 
 StartRun = Callable[..., Run]
 People = dict[str, Person]
@@ -197,14 +198,7 @@ OURS = ("pipelines", "approvals", "recovery", "config")
 
 
 def _patterns() -> Iterator[tuple[str, URLPattern]]:
-    waiting: list[tuple[str, URLPattern | URLResolver]] = [("", one) for one in get_resolver().url_patterns]
-    while waiting:
-        prefix, one = waiting.pop()
-        route = prefix + str(one.pattern)
-        if isinstance(one, URLResolver):
-            waiting += [(route, inner) for inner in one.url_patterns]
-        elif not route.startswith("admin/"):
-            yield route, one
+    return ((route, one) for route, one in every_route() if not route.startswith("admin/"))
 
 
 def _routes() -> Iterator[str]:

@@ -6,7 +6,7 @@ who may, write it down, and the tests below go through it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.core.management import get_commands
 from django.test import Client, RequestFactory
-from django.urls import URLPattern, URLResolver, get_resolver
 
 from pipelines import access, keys
 from pipelines.access import (
@@ -51,6 +50,7 @@ from pipelines.models import (
 from pipelines.tenant_admin import TenantAdmin
 from tests.cast import Api, Hand, Person, stages_of
 from tests.recovery.stories import effect_of, in_review
+from tests.routes import every_route
 
 # the table
 
@@ -171,17 +171,6 @@ TASKS = {
 }
 
 
-def routes() -> Iterator[tuple[str, URLPattern]]:
-    waiting: list[tuple[str, URLPattern | URLResolver]] = [("", one) for one in get_resolver().url_patterns]
-    while waiting:
-        prefix, one = waiting.pop()
-        route = prefix + str(one.pattern)
-        if isinstance(one, URLResolver):
-            waiting += [(route, inner) for inner in one.url_patterns]
-        else:
-            yield route, one
-
-
 def test_the_table_is_the_models() -> None:
     """Model §5, the rows of people and the column of keys."""
     assert {capability: set(roles) for capability, roles in CAPABILITIES.items()} == MODEL
@@ -190,7 +179,7 @@ def test_the_table_is_the_models() -> None:
 
 def test_every_route_has_a_rule() -> None:
     screens, others = set(), set()
-    for route, pattern in routes():
+    for route, pattern in every_route():
         if route.startswith("console/"):
             screens.add(pattern.name)
         elif not route.startswith(("v1/", "admin/")):
@@ -290,7 +279,7 @@ def parts(start_run: Callable[..., Run], hand: Hand) -> dict[str, Any]:
 
 
 def address_of(name: str, parts: dict[str, Any]) -> str:
-    (route,) = [route for route, pattern in routes() if route.startswith("console/") and pattern.name == name]
+    (route,) = [route for route, pattern in every_route() if route.startswith("console/") and pattern.name == name]
     for part, found in parts.items():
         route = route.replace(f"<uuid:{part}>", str(found)).replace(f"<int:{part}>", str(found))
     assert "<" not in route

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.test import Client
-from django.urls import URLPattern, URLResolver, get_resolver
 
 from approvals.models import ApprovalRule
 from pipelines import catalog, keyring, releases
@@ -17,6 +16,7 @@ from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage
 from tests.cast import Api, Hand, Person, stages_of
 from tests.recovery.stories import effect_of, in_review
+from tests.routes import every_route
 
 # The table of model §5, route by route. A route that is not here fails the tests: decide who may, then write it down.
 VIEWERS = {"viewer", "operator", "approver", "release_manager", "admin"}
@@ -98,13 +98,8 @@ AsPerson = Callable[[Person], Api]
 
 def routes_of_v1() -> Iterator[tuple[str, Any]]:
     """Every route under `/v1` with its view class, or None for a plain function."""
-    waiting: list[tuple[str, URLPattern | URLResolver]] = [("", one) for one in get_resolver().url_patterns]
-    while waiting:
-        prefix, one = waiting.pop()
-        route = prefix + str(one.pattern)
-        if isinstance(one, URLResolver):
-            waiting += [(route, inner) for inner in one.url_patterns]
-        elif route.startswith("v1/"):
+    for route, one in every_route():
+        if route.startswith("v1/"):
             yield route.removeprefix("v1/"), getattr(one.callback, "view_class", None)
 
 
