@@ -36,7 +36,7 @@ class Verb(Shape):
 
     later: ClassVar[Sequence[str]] = ("dry_run", "plan_digest")
 
-    reason = Text(blank=True, max_length=LONGEST_REASON, default="")
+    reason = Text(blank=True, trim=True, max_length=LONGEST_REASON, default="")
     client_request_id = Text(required=False, help_text="a lowercase UUID that makes the request safe to repeat")
 
 

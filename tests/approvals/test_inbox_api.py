@@ -252,7 +252,7 @@ def test_another_digest_is_refused_with_the_plan_that_waits(asked: str, approver
 
 def test_a_rejection_needs_a_reason_and_is_final(gate: Gate, asked: str, approver: Api) -> None:
     for item in (gate, asked):
-        for reason in ({}, {"reason": ""}):
+        for reason in ({}, {"reason": ""}, {"reason": " \n"}):
             refused = decide(approver, item, False, **reason)
             assert (refused.status_code, list(refused.json()["errors"])) == (400, ["reason"])
         answer = decide(approver, item, False, reason="not today")

@@ -279,10 +279,11 @@ def test_a_skip_lets_the_next_stage_go_on_with_the_output_given(start_run: Start
 
 
 def test_a_skip_needs_a_reason(start_run: StartRun, hand: Hand, operator: Api) -> None:
-    """P71."""
+    """P71: white space is none."""
     run, (first, _) = failed_run(start_run, hand)
-    answer = operator.post(f"/v1/stages/{first.id}/skip")
-    assert (answer.status_code, list(answer.json()["errors"])) == (400, ["reason"])
+    for body in ({}, {"reason": ""}, {"reason": " \n"}):
+        answer = operator.post(f"/v1/stages/{first.id}/skip", body)
+        assert (answer.status_code, list(answer.json()["errors"])) == (400, ["reason"])
     assert stages_of(run)[0].state == "failed"
 
 
