@@ -33,10 +33,7 @@ class World:
 def on_approval(world: World) -> list[Step]:
     """What the next approval does: that alone, or with those that it still needs."""
     stage = world.stage
-    lines = []
-    if world.short:
-        more = f"{world.short} more {'approval' if world.short == 1 else 'approvals'}"
-        lines.append(Step("waiting", "Counts", f"yours is not the last: {more} must follow before anything moves"))
+    lines = not_the_last(world.short)
     if world.gate.moment == GateMoment.BEFORE:
         lines.append(Step("ready", "Begins", f"{stage.name} goes to a worker that has registered {stage.handler}"))
         if stage.effect_mode == "external":
@@ -63,9 +60,15 @@ def on_rejection(world: World) -> list[Step]:
     return lines
 
 
+def not_the_last(short: int) -> list[Step]:
+    """That the next approval alone does nothing, where so many more must follow."""
+    more = f"{short} more {'approval' if short == 1 else 'approvals'} must follow before anything moves"
+    return [Step("waiting", "Counts", f"the next one is not the last: {more}")] if short else []
+
+
 def on_expiry(world: World) -> str:
     """What happens when nobody decides in time."""
-    return f"{world.stage.name} fails then: silence never consents"
+    return f"{world.stage.name} fails"
 
 
 def _what_follows(world: World, state: StageState) -> Iterator[Step]:

@@ -90,6 +90,21 @@ class Look:
         return words.title(self.item)
 
     @property
+    def told(self) -> list[Step]:
+        """`steps` as they are read: of a request whether one approval is enough, and who must agree only where that is
+        new, since the facts say it.
+        """
+        if self.at_gate is not None:
+            return self.steps
+        plan = [step for step in self.steps if step.is_new or step.status != plans.AGREEMENT]
+        return [*consequences.not_the_last(self.short), *plan]
+
+    @property
+    def short(self) -> int:
+        """How many approvals it needs beyond the next one."""
+        return max(self.item.count - self.item.have - 1, 0) if self.item.is_open else 0
+
+    @property
     def kind(self) -> tuple[str, str]:
         return words.kind(self.item)
 
@@ -271,7 +286,7 @@ def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
         otherwise=[Step("denied", "Ends", "it will not be done; whoever wants it must ask anew")]
         if item.is_open
         else [],
-        in_time="it is closed then and will not be done: silence never consents",
+        in_time="it is closed and will not be done",
         now=database_now(),
         rounds=[_round(earlier, later) for later, earlier in pairwise(rounds)],
         given=carrier.given(request),

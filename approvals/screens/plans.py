@@ -12,6 +12,7 @@ from typing import Any
 from pipelines.console.acts import Step
 
 Json = Mapping[str, Any]
+AGREEMENT = "awaiting_approval"  # the status of the lines that say who must agree
 
 
 @dataclass(frozen=True, slots=True)

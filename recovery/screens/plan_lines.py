@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from approvals.screens.plans import Wanted
+from approvals.screens.plans import AGREEMENT, Wanted
 from pipelines.console.acts import Step
 from pipelines.states import StageState
 from recovery.operations import JUDGED
@@ -113,7 +113,7 @@ def _reasons(told: Sequence[Json], disposition: str) -> Iterator[Step]:
         alike.setdefault((str(one.get("disposition") or disposition), str(one.get("code"))), []).append(one)
     for (status, _), group in alike.items():
         if len(group) <= ALIKE:
-            yield from (Step(status, "Because", str(one["text"])) for one in group)
+            yield from (Step(status, "Because", text) for text in dict.fromkeys(str(one["text"]) for one in group))
             continue
         stages = list(dict.fromkeys(str(one["stage"]) for one in group))
         claims = {str(one["text"]).rpartition("; ")[2] for one in group}
@@ -183,7 +183,7 @@ def _effect(one: Json) -> str:
 
 def _agreement(one: Json) -> Step:
     roles = ", ".join(role.replace("_", " ") for role in one["roles"])
-    return Step("awaiting_approval", "Needs approval", f"{one['count']} of {roles}, other than who asks; {one['why']}")
+    return Step(AGREEMENT, "Needs approval", f"{one['count']} of {roles}, other than who asks; {one['why']}")
 
 
 def _cut(steps: Sequence[Step], word: str) -> Iterable[Step]:

@@ -119,7 +119,7 @@ def test_a_gate_after_the_work_shows_what_it_hands_on_and_who_goes_on(
         "Kept the result that it offers stays readable and never counts",
         '{"rows":8812}',
         "13 bytes",
-        "publish fails then: silence never consents",
+        "publish fails: silence never consents",
         "Expires",
     ):
         assert words in told(page), words
@@ -134,7 +134,10 @@ def test_a_rejection_needs_a_reason_and_is_final(browse: Browse, people: dict[st
     approver = browse(people["approver"])
     answer = approver.post(address_of(gate, "reject"), {"reason": "  \n "})
     assert answer.status_code == 400
-    assert 'aria-invalid="true"' in answer.content.decode()
+    field = re.search(r'<textarea id="reason"[^>]*>', answer.content.decode())
+    assert field
+    assert 'aria-invalid="true"' in field[0]
+    assert "autofocus" in field[0], "on a phone it is far below what the top of the page says"
     assert not GateDecision.objects.exists()
     answer = approver.post(address_of(gate, "reject"), {"reason": "wrong rates"}, follow=True)
     assert "publish is rejected: it is failed now." in told(answer)
@@ -162,7 +165,7 @@ def test_several_approvals_are_counted_and_one_that_counts_no_more_is_shown_as_v
     run = start_run(TWO, name="orders")
     gate = Gate.objects.get(run=run)
     approver, admin = browse(people["approver"]), browse(people["admin"])
-    assert "Counts yours is not the last: 1 more approval must follow" in told(approver.get(address_of(gate)))
+    assert "Counts the next one is not the last: 1 more approval must follow" in told(approver.get(address_of(gate)))
     answer = approver.post(address_of(gate, "approve"), {"reason": "fine"}, follow=True)
     assert "Your approval counts: 1 of 2. It waits for the rest." in told(answer)
     assert "You have decided it already; one person counts once." in told(answer)
@@ -485,6 +488,29 @@ def test_a_retry_that_a_rule_is_about_is_asked_for_in_its_dialog_and_done_once_s
     assert again.status_code in (200, 409), "the same form again"
     assert (ApprovalRequest.objects.count(), Operation.objects.count()) == (1, 1)
     assert stages_of(run)[0].epoch == (2 if approved else 1)
+
+
+def test_who_asked_and_why_stand_before_what_follows_and_whether_one_approval_is_enough(
+    browse: Browse, people: dict[str, Person], start_run: StartRun, hand: Hand
+) -> None:
+    """P84: on a narrow screen too nobody decides before they have read that; who must agree is said once."""
+    two = {"name": "retries", "kinds": ["retry"], "count": 2}
+    ApprovalRule.objects.create(workspace_id=people["admin"].actor.workspace_id, **two)
+    run = start_run("load", name="orders")
+    hand.report(hand.take(), "failed", error_code="X", retryable=False)
+    operator = browse(people["operator"])
+    address = f"/console/stages/{stages_of(run)[0].id}/retry/"
+    operator.post(address, {"shown": shown(operator.get(address)), "reason": "the table is back"})
+    path = f"/console/approvals/{ApprovalRequest.objects.get().subject}/"
+    page = told(browse(people["approver"]).get(path))
+    asked = "Asked by operator-acme just now : “the table is back” expires in"
+    places = [page.index(words) for words in (asked, "Counts the next one is not the last: 1 more", "Your decision")]
+    assert places == sorted(places)
+    assert page.count("the table is back") == 1
+    assert "Needs approval" not in page
+    form = {"plan_digest": ApprovalRequest.objects.get().plan_digest}
+    after = told(browse(people["approver"]).post(f"{path}approve/", form, follow=True))
+    assert "Counts the next one" not in after, "the next one is the last"
 
 
 # the inbox

@@ -199,3 +199,15 @@ def test_many_effects_with_the_same_reason_are_counted(operator: Visitor, start_
     assert "Because pay: external http; what is known of it contradicts itself" in told
     assert told.count("May repeat") == 13
     assert "May repeat and 19 more" in told
+
+
+def test_two_effects_with_the_same_reason_give_it_once(operator: Visitor, start_run: StartRun, hand: Hand) -> None:
+    """A few are not counted, and the same words twice tell nothing more."""
+    run = start_run({"name": "pay", **EXTERNAL}, "book")
+    job = hand.take()
+    for key in ("k-1", "k-2"):
+        effect_of(run, "pay", key=key)
+    hand.report(job, "failed", error_code="X", retryable=False)
+    told = text_of(operator.get(f"/console/runs/{run.id}/replay/"))
+    assert told.count("Because pay: external http; no reconciliation confirms it") == 1
+    assert told.count("May repeat") == 2
