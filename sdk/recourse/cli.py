@@ -26,6 +26,7 @@ from recourse.telling import (
     lines_of_preview,
     lines_of_snapshot,
 )
+from recourse.texts import printable
 
 DESCRIPTION = """\
 Looks at runs and steers them: the operations API from a terminal. `--dry-run` shows the plan and changes nothing; with
@@ -52,7 +53,7 @@ WAITING = frozenset({"awaiting_approval", "review_required", "open"})
 
 WHAT_TO_DO = {
     "unauthorized": "RECOURSE_TOKEN is missing, wrong or withdrawn: manage.py issue_token makes one",
-    "permission_denied": "ask somebody whose role may do this",
+    "permission_denied": "ask somebody who may do this",
     "impersonation_rejected": "leave the actor out: it is who the token belongs to",
     "self_approval": "who asked for it does not decide it: somebody else must look at it",
     "approval_stale": "nobody decides it any more: ask for it anew",
@@ -105,7 +106,7 @@ def _say(answer: Answer, options: argparse.Namespace) -> None:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return
     tell = lines_of_preview if getattr(options, "dry_run", False) else options.tell
-    print("\n".join(tell(answer)))
+    print("\n".join(map(printable, tell(answer))))
 
 
 def _refused(refusal: ApiError, options: argparse.Namespace) -> int:
@@ -129,6 +130,7 @@ def _refused(refusal: ApiError, options: argparse.Namespace) -> int:
 
 
 def _complain(text: str) -> None:
+    text = printable(text)
     print(f"recourse: {text}" if not text.startswith(" ") else text, file=sys.stderr)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 Answer = Mapping[str, Any]
@@ -67,7 +68,7 @@ def lines_of_preview(answer: Answer) -> list[str]:
 
 
 def lines_of_approvals(answer: Answer) -> list[str]:
-    """The things of one page, two lines each, and how to read on."""
+    """The things of one page, two lines each and why they were asked for, and how to read on."""
     lines = [line for item in answer.get("results") or () for line in _approval(item)]
     if answer.get("next"):
         lines.append(f"more: --next '{answer['next']}'")
@@ -92,16 +93,25 @@ def _approval(item: Answer) -> list[str]:
     where = f" in {item['environment']}" if item.get("environment") else ""
     told = [f"asked for by {item.get('requested_by') or 'nobody knows whom'}", _votes(item)]
     if item.get("expires_at") and item.get("state") == "open":
-        told.append(f"expires {item['expires_at']}")
+        told.append(f"expires {_moment(str(item['expires_at']))}")
     if item.get("state") == "open":
         why_not = item.get("why_not") or {}
         told.append("you may decide it" if item.get("may_decide") else f"not yours: {why_not.get('detail')}")
     head = f"{item.get('id')}  {_words(item.get('state'))}: {what}{at} of {item.get('execution_name')}{where}"
-    return [head, f"  {'; '.join(told)}"]
+    why = [f"  because: {item['reason']}"] if item.get("reason") else []
+    return [head, f"  {'; '.join(told)}", *why]
 
 
 def _votes(answer: Answer) -> str:
     return f"{answer.get('have')} of {answer.get('need')} agreed"
+
+
+def _moment(text: str) -> str:
+    """`2026-06-01 08:00:00 UTC`; what is no moment stays as it came."""
+    try:
+        return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except ValueError:
+        return text
 
 
 def _words(text: Any) -> str:

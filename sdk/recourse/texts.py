@@ -13,6 +13,11 @@ def clean(text: str) -> str:
     return str(text).replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def printable(line: str) -> str:
+    """One line as a terminal may show it: nothing that others wrote begins a line, moves the cursor or hides text."""
+    return "".join(sign if sign.isprintable() else " " for sign in line)
+
+
 def shortened(text: str, most: int) -> str:
     """At most `most` characters: beginning and end stay, and what is missing between them is counted."""
     if len(text) <= most:

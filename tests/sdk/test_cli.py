@@ -219,6 +219,7 @@ GATE = {
     "execution_name": "nightly",
     "environment": "production",
     "requested_by": "ada",
+    "reason": "",
     "have": 1,
     "need": 2,
     "expires_at": "2026-06-01T08:00:00+00:00",
@@ -230,6 +231,7 @@ OWN = GATE | {
     "type": "operation",
     "kind": "rerun",
     "stage": None,
+    "reason": "the table is back\n\x1b[1Ayours",
     "expires_at": None,
     "may_decide": False,
     "why_not": {"code": "self_approval", "detail": "who asked for it does not decide it"},
@@ -237,17 +239,21 @@ OWN = GATE | {
 DECIDED = {"id": ID, "type": "gate", "status": "open", "state": "open", "have": 1, "need": 2, "stage_id": "s1"}
 
 
-def test_the_inbox_is_two_lines_a_thing(server: ProtocolServer, say: Say) -> None:
-    """P84: what it is, who asked, how many agreed, until when, and whether it is yours to decide."""
+def test_the_inbox_is_two_lines_a_thing_and_why_it_was_asked_for(server: ProtocolServer, say: Say) -> None:
+    """P84: what it is, who asked, how many agreed, until when, and whether it is yours to decide.
+
+    What others wrote makes no line of its own and moves no cursor.
+    """
     page = {"next": f"{server.url}/v1/approvals?cursor=abc", "previous": None, "results": [GATE, OWN]}
     server.answers["/v1/approvals"] = (200, page)
     said = say("approval", "list", "--view", "mine", "--type", "gate")
     assert said.status == 0
     assert said.out.splitlines() == [
         f"{ID}  open: gate at scope of nightly in production",
-        "  asked for by ada; 1 of 2 agreed; expires 2026-06-01T08:00:00+00:00; you may decide it",
+        "  asked for by ada; 1 of 2 agreed; expires 2026-06-01 08:00:00 UTC; you may decide it",
         f"{NEW}  open: rerun of nightly in production",
         "  asked for by ada; 1 of 2 agreed; not yours: who asked for it does not decide it",
+        "  because: the table is back  [1Ayours",
         f"more: --next '{page['next']}'",
     ]
     assert server.requests[-1][0] == "/v1/approvals?view=mine&type=gate"
