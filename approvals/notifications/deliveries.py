@@ -66,16 +66,6 @@ class Outcome:
     wait: int = 0
 
 
-def send_due(limit: int = BATCH) -> int:
-    """Sends what is due, one after the other; returns how many tries that were."""
-    total = 0
-    while total < limit and (claims := claim(limit - total)):
-        for mine in claims:
-            deliver(mine)
-        total += len(claims)
-    return total
-
-
 def claim(limit: int) -> list[Claim]:
     """Holds up to so many of the deliveries that are due, of the channels with the fewest on their way first.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from approvals.models import Channel, ChannelKind, Delivery
 from approvals.notifications import channels
+from approvals.notifications.deliveries import claim, deliver
 from pipelines.models import Workspace
 
 SECRET = "the secret of the tests"
@@ -47,3 +48,13 @@ def log_of(delivery: Delivery) -> list[tuple[int, bool, str]]:
 def state_of(delivery: Delivery) -> str:
     delivery.refresh_from_db()
     return str(delivery.state)
+
+
+def send_due(limit: int = 500) -> int:
+    """Sends what is due, one after the other, in this thread; how many tries that were."""
+    total = 0
+    while total < limit and (claims := claim(limit - total)):
+        for mine in claims:
+            deliver(mine)
+        total += len(claims)
+    return total

@@ -26,7 +26,7 @@ from recourse import verify_webhook
 from approvals import tasks
 from approvals.models import Channel, ChannelKind, Delivery, DeliveryTry, NotificationRule
 from approvals.notifications import channels, deliveries, sending
-from approvals.notifications.deliveries import PAUSES, claim, deliver, forget_old, send_due
+from approvals.notifications.deliveries import PAUSES, claim, deliver, forget_old
 from approvals.notifications.senders import Senders
 from config.celery_settings import configuration
 from config.console import clock as clock_service
@@ -35,7 +35,7 @@ from pipelines.errors import Refusal
 from pipelines.models import Run, Workspace
 from pipelines.moves import Moves
 from pipelines.sql import query
-from tests.approvals.delivered import MESSAGE, SECRET, channel_to, delivery_for, log_of, state_of
+from tests.approvals.delivered import MESSAGE, SECRET, channel_to, delivery_for, log_of, send_due, state_of
 from tests.approvals.receivers import PATIENCE_SECONDS, Receiver, receiver_server
 from tests.cast import Hand
 from tests.clock import Clock
@@ -435,7 +435,7 @@ def test_a_sender_that_dies_after_it_has_sent_leaves_the_same_delivery_to_anothe
     """kill -9 between the request and the row: sent again, under the id by which the receiver passes it over."""
     delivery = delivery_for(channel_to(workspace, receiver.url))
     receiver.let_go.clear()
-    code = "import django; django.setup(); from approvals.notifications.deliveries import send_due; send_due()"
+    code = "import django; django.setup(); from tests.approvals.delivered import send_due; send_due()"
     victim = subprocess.Popen([sys.executable, "-c", code], cwd=BASE_DIR, env=_process_environment())
     receiver.wait_for(1)
     victim.send_signal(signal.SIGKILL)

@@ -11,11 +11,11 @@ from django.test import Client
 from recourse import verify_webhook
 
 from approvals.models import Channel, Delivery, NotificationRule
-from approvals.notifications.deliveries import send_due
 from approvals.notifications.digests import close_digests
 from approvals.notifications.notices import take_up
 from pipelines.models import Gate, Run, Workspace
 from pipelines.retention import remove_older_than
+from tests.approvals.delivered import send_due
 from tests.approvals.notified import GATED, StartRun, channel_of, rule_of
 from tests.approvals.receivers import Receiver, mail_server, receiver_server
 from tests.cast import Hand, Person

@@ -20,9 +20,17 @@ from recourse.webhooks import sign_webhook
 
 from approvals.models import ChannelKind
 from approvals.notifications import mail, slack
-from approvals.notifications.deliveries import send_due
 from pipelines.models import Role, Workspace
-from tests.approvals.delivered import MESSAGE, SECRET, channel_to, delivery_for, log_of, mailing, state_of
+from tests.approvals.delivered import (
+    MESSAGE,
+    SECRET,
+    channel_to,
+    delivery_for,
+    log_of,
+    mailing,
+    send_due,
+    state_of,
+)
 from tests.approvals.receivers import MailServer, Receiver, mail_server, receiver_server
 from tests.cast import Person
 from tests.config.console_process import BASE_DIR
