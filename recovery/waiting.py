@@ -13,6 +13,7 @@ from approvals.states import RequestState
 from pipelines.blockers import ENGINE, PERSON, Blocker
 from pipelines.models import Run
 from recovery.models import Operation
+from recovery.plans import Asked
 from recovery.states import PENDING_OPERATION, TERMINAL_OPERATION, OperationState
 
 MOST = 20
@@ -29,18 +30,30 @@ def blockers(run: Run) -> list[Blocker]:
     return [_blocker(one, requests.get(one.id), votes) for one in found]
 
 
+def waits_already(asked: Asked) -> str:
+    """That the same verb on the same target waits for others already; blank where none does."""
+    same = Operation.objects.filter(
+        run=asked.run_id, stage=asked.stage_id, kind=asked.kind, state__in=PENDING_OPERATION
+    )
+    found = same.select_related("requested_by", "stage").order_by("-created_at", "-id").first()
+    return f"{_asked(found)} waits for others already: this would be another request" if found else ""
+
+
 def _blocker(operation: Operation, request: ApprovalRequest | None, votes: Mapping[uuid.UUID, int]) -> Blocker:
     stage = operation.stage.name if operation.stage else ""
-    what = (
-        f"the {operation.kind}{f' of {stage}' if stage else ''} that {operation.requested_by.get_username()} asked for"
-    )
-    asked = f"{what} at {_time(operation.created_at)}"
+    asked = _asked(operation)
     if request is not None:
         cause = f"{asked} {_pending(operation, request, votes[request.id])}"
         return Blocker(PERSON, cause, request.expires_at, operation.stage_id, stage, asks=operation.id)
     target = f"has reserved run {operation.target}, which is" if operation.target else "is"
     cause = f"{asked} {target} not dispatched yet; the next sweep carries it on"
     return Blocker(ENGINE, cause, operation.updated_at, operation.stage_id, stage)
+
+
+def _asked(operation: Operation) -> str:
+    stage = f" of {operation.stage.name}" if operation.stage else ""
+    who = operation.requested_by.get_username()
+    return f"the {operation.kind}{stage} that {who} asked for at {_time(operation.created_at)}"
 
 
 def _pending(operation: Operation, request: ApprovalRequest, have: int) -> str:

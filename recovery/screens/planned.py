@@ -20,7 +20,7 @@ from django.urls import reverse
 from pipelines.console.acts import Act, Step, answer_of, ask
 from pipelines.console.screens import ScreenRequest, go_on
 from pipelines.errors import Refusal
-from recovery import answers, transitions
+from recovery import answers, transitions, waiting
 from recovery.operations import Done
 from recovery.plans import Asked, Plan
 from recovery.screens import plan_lines
@@ -170,6 +170,7 @@ def _show(
             digest=plan.digest,
             answers={**act.answers, "at_stake": at_stake(plan) if button else [], "plan": plan},
             button=button,
+            warning=waiting.waits_already(asked),
         ),
         reason,
         refusal,

@@ -169,6 +169,9 @@ def test_an_operators_rerun_in_a_protected_environment_waits_for_somebody_else(
     mine = text_of(operator.get("/console/approvals/?view=asked"))
     assert "Rerun of payroll" in mine
     assert "may not do this; it needs one of: admin, approver, release manager" in mine
+    again = text_of(operator.get(f"/console/runs/{run.id}/rerun/"))
+    assert re.search(r"The rerun that operator-acme asked for at \S+ \S+ UTC waits for others already", again)
+    assert "waits for others already" not in text_of(operator.get(f"/console/runs/{run.id}/replay/"))
     approver = browse(people["approver"])
     page = approver.get(f"/console/approvals/{operation.id}/")
     assert "Run again 1 stage: load" in text_of(page)
