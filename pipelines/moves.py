@@ -56,7 +56,10 @@ CHECKPOINTS: dict[str, CheckpointMoment] = {
         ("succeed", "fail", "give_up_delivery", "give_up_recovery", "doubt", "reconcile_committed", "contradict"),
         CheckpointMoment.STAGE_END,
     ),
-    **dict.fromkeys(("wait", "open_gate_before", "approve_after", "approve_before", "deny"), CheckpointMoment.GATE),
+    **dict.fromkeys(
+        ("wait", "reconcile_offered", "open_gate_before", "approve_after", "approve_before", "deny"),
+        CheckpointMoment.GATE,
+    ),
     "skip": CheckpointMoment.SKIP,
     "retry": CheckpointMoment.RETRY,
     "rewind": CheckpointMoment.RETRY,

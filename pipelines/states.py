@@ -182,6 +182,7 @@ STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
         S.NEEDS_RECONCILIATION: S.SKIPPED,
     },
     "reconcile_committed": {S.NEEDS_RECONCILIATION: S.COMPLETED},
+    "reconcile_offered": {S.NEEDS_RECONCILIATION: S.WAITING},  # committed, where a gate stands after the work
     "reconcile_absent": {S.NEEDS_RECONCILIATION: S.READY},
     "contradict": {S.NEEDS_RECONCILIATION: S.FAILED},
     "cancel": {state: S.CANCELLED for state in StageState if state not in TERMINAL_STAGE},

@@ -276,7 +276,7 @@ def plan_skip(world: World, asked: Asked) -> Plan:
     sketch.move(stage, "skip")
     sketch.settle()
     told = {one.name: f"waits for {stage.name} no longer" for one in world.behind(stage)}
-    told[stage.name] = "left out on purpose"
+    told[stage.name] = f"left out on purpose{', and its gate with it' if stage.is_gated else ''}"
     return _in_place(world, asked, sketch, [], told, closes=[stage], outside=_open_effects(world, [stage]))
 
 
@@ -338,10 +338,12 @@ def plan_reconcile(world: World, asked: Asked) -> Plan:
         raise Refusal("stage_state_invalid", f"a stage that is {stage.state} has nothing to reconcile")
     _check_effects(world, stage, outcome)
     sketch = Sketch(world)
-    sketch.move(stage, RECONCILING[outcome])
+    is_offered = outcome == Outcome.COMMITTED and stage.has_gate_after
+    sketch.move(stage, OFFERING if is_offered else RECONCILING[outcome])
     sketch.settle()
     told = {one.name: f"waits for {stage.name}" for one in world.behind(stage)}
-    told[stage.name] = f"what it did outside is {outcome}"
+    decided = "; its gate decides about the output" if is_offered else ""
+    told[stage.name] = f"what it did outside is {outcome}{decided}"
     return _in_place(world, asked, sketch, [], told)
 
 
@@ -351,6 +353,7 @@ RECONCILING: Mapping[str, str] = {
     Outcome.ABSENT: "reconcile_absent",
     Outcome.CONTRADICTED: "contradict",
 }
+OFFERING = "reconcile_offered"  # of a stage that is committed, and has a gate after its work
 
 
 def _settled(effect: EffectFact, outcome: str) -> str:

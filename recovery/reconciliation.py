@@ -21,7 +21,7 @@ from pipelines.states import EFFECT_MOVES, OPEN_EFFECT, EffectState
 from recovery.evidence import Summary, effect_of, keep
 from recovery.models import EffectEvidence, Reconciliation
 from recovery.operations import Done
-from recovery.plans import RECONCILING, Asked, Plan
+from recovery.plans import OFFERING, RECONCILING, Asked, Plan
 from recovery.states import OperationKind, Outcome
 from recovery.transitions import Verb, perform
 
@@ -94,6 +94,7 @@ def reconcile_stage(
 ) -> Done:
     """needs_reconciliation → completed with the output given, ready again, or failed; of a stage the actor may see.
 
+    Where a gate stands after the work it opens, and offers that output: whoever found it does not thereby decide it.
     Refused: `needs_reconciliation` while any of its effects is open, and for absent while one of this epoch is
     committed; another state; a run that is cancelled or past its deadline; committed without an output.
     """
@@ -144,7 +145,12 @@ def _move_stage(moves: Moves, stage: StageRow, finding: Finding, reason: str) ->
     clean: dict[str, Any] = {"last_error_code": "", "last_error_message": "", "failure_disposition": ""}
     if finding.outcome == Outcome.COMMITTED:
         output = moves.output(stage, json.dumps(finding.output, separators=(",", ":")), attempt=None)
-        moves.stage(stage, action, reason=reason, output_id=output, **clean)
+        if (stage.approval or {}).get("when") == "after":
+            (attempt,) = moves.attempts("stage_id = %s AND number = %s", stage.id, stage.attempt_number)
+            moves.stage(stage, OFFERING, reason=reason, **clean)
+            moves.open_gate(stage, "after", attempt=attempt, output=output)
+        else:
+            moves.stage(stage, action, reason=reason, output_id=output, **clean)
     elif finding.outcome == Outcome.ABSENT:
         moves.stage(stage, action, reason=reason, **clean)
     else:

@@ -41,6 +41,12 @@ class StageFact:
     gate: str = ""
     gate_denied: bool = False
     gate_approved: bool = False  # before its work
+    has_gate_after: bool = False
+
+    @property
+    def is_gated(self) -> bool:
+        """Somebody is still to be asked about it, before its work or after."""
+        return self.has_gate_after or (self.has_gate_before and not self.gate_approved)
 
     @property
     def acted_unseen(self) -> bool:
@@ -202,7 +208,8 @@ def _stages(run_id: uuid.UUID) -> tuple[StageFact, ...]:
         " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
         " AND g.state = 'rejected'),"
         " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
-        " AND g.state = 'approved' AND g.moment = 'before')"
+        " AND g.state = 'approved' AND g.moment = 'before'),"
+        " coalesce(s.approval->>'when' = 'after', false)"
         " FROM pipelines_stage s WHERE s.run_id = %s ORDER BY s.position",
         [run_id],
     )

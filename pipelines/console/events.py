@@ -75,6 +75,7 @@ SENTENCES: dict[str, str] = {
     "stage.rewind": "{stage} was reset and waits its turn{epoch}",
     "stage.skip": "{who} skipped {stage}",
     "stage.reconcile_committed": "{who} found that what {stage} did outside had happened: it is completed",
+    "stage.reconcile_offered": "{who} found that what {stage} did outside had happened: its result asks for a decision",
     "stage.reconcile_absent": "{who} found that {stage} did nothing outside: it is ready again",
     "stage.contradict": "{who} found that what is known of {stage} contradicts itself: it failed",
     "stage.cancel": "{stage} was cancelled",

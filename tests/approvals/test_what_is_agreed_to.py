@@ -146,6 +146,28 @@ def test_whoever_rejects_need_not_name_a_plan(failed: Run, workspace: Workspace,
     assert reject(asked.operation_id, people["approver"].actor).state == "rejected"
 
 
+@pytest.mark.parametrize(
+    ("approval", "why"),
+    [
+        ({"when": "before"}, "left out on purpose, and its gate with it"),
+        ({"when": "after"}, "left out on purpose, and its gate with it"),
+        (None, "left out on purpose"),
+    ],
+)
+def test_a_skip_says_that_it_leaves_out_a_gate_and_a_rule_has_others_agree_to_that(
+    approval: dict[str, Any] | None, why: str, start_run: StartRun, workspace: Workspace, people: People
+) -> None:
+    """R12, F132: while it waits it is not skipped at all; before that a rule makes it two people's word."""
+    rule(workspace, "skip", count=1)
+    run = start_run("load", {"name": "post", "approval": approval, "depends_on": ["load"]})
+    asked = skip_stage(stages_of(run)[1].id, actor=people["operator"].actor, reason="not today")
+    (round_one,) = rounds(asked.operation_id)
+    assert [one["why"] for one in round_one.plan["then"] if one["stage"] == "post"] == [why]
+    assert stages_of(run)[1].state == "pending"
+    assert agree(asked.operation_id, people["approver"].actor).state == "approved"
+    assert stages_of(run)[1].state == "skipped"
+
+
 def _refused(subject: uuid.UUID, actor: Actor) -> Refusal:
     with pytest.raises(Refusal) as refused:
         agree(subject, actor)

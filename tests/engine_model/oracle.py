@@ -325,7 +325,11 @@ class Oracle:
             outcome == "absent" and any(state in COMMITTED for state in done)
         ):
             return "needs_reconciliation"
-        stage.state = {"committed": "completed", "absent": "ready", "contradicted": "failed"}[outcome]
+        if outcome == "committed" and stage.gated == "after":
+            stage.state = "waiting"
+            self._open_gate(stage, "after")
+        else:
+            stage.state = {"committed": "completed", "absent": "ready", "contradicted": "failed"}[outcome]
         stage.due = self.now
         self._settle(run)
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.models import Effect, Event, Run, StageOutput
+from pipelines.models import Effect, Event, Gate, Run, StageOutput
 from pipelines.transitions import cancel_run
 from recovery.models import EffectEvidence, Operation, Reconciliation
 from tests.cast import Api, Hand, Person, stages_of
@@ -81,6 +81,32 @@ def test_a_stage_is_settled_after_its_effect_with_each_outcome(
     if outcome == "committed":
         assert StageOutput.objects.get(stage__run=run).attempt is None
         assert stages_of(run)[0].last_error_code == ""
+
+
+def test_what_was_found_committed_is_offered_at_the_gate_after_the_work_and_not_past_it(
+    start_run: StartRun, hand: Hand, clock: Clock, approver: Api, people: dict[str, Person]
+) -> None:
+    """F131, F132, I2: whoever asked for the run finds its result themselves, and still does not decide about it."""
+    gated = start_run({"name": "charge", **EXTERNAL, "approval": {"when": "after"}}, "notify")
+    Run.objects.filter(id=gated.id).update(requesters=[people["release_manager"].user.pk])
+    (effect,) = leave_uncertain(gated, hand, clock)
+    asker = Api({"Authorization": f"Bearer {people['release_manager'].token}"})
+    settle(asker, effect, "committed")
+    looked = reconcile(asker, gated, "committed", output={"charge": "ch_1"}, dry_run=True).json()
+    assert looked["then"][0]["stage"] == "charge"
+    assert looked["then"][0]["to"] == "waiting"
+    done = reconcile(asker, gated, "committed", output={"charge": "ch_1"}, plan_digest=looked["plan_digest"])
+    assert (done.status_code, done.json()["stage_status"]) == (200, "waiting"), done.content
+    assert states(gated) == ("waiting", "waiting", "pending")
+    gate = Gate.objects.get(run=gated)
+    output = StageOutput.objects.get(stage__run=gated)
+    assert (gate.state, gate.moment, gate.output, output.body) == ("open", "after", output.id, '{"charge":"ch_1"}')
+    path = f"/v1/approvals/{gate.id}/decision"
+    refused = asker.post(path, {"approved": True, "reason": "I looked"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "self_approval")
+    assert states(gated) == ("waiting", "waiting", "pending")
+    assert approver.post(path, {"approved": True}).json()["stage_status"] == "completed"
+    assert (states(gated), stages_of(gated)[0].output_id) == (("running", "completed", "ready"), output.id)
 
 
 def test_an_absent_stage_runs_again_in_its_epoch_and_completes(
