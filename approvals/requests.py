@@ -146,11 +146,10 @@ def decide_request(
             raise Refusal("validation_error", message, errors={"reason": [message]})
         answer: Answer | Refusal
         carried: Carried | None = None
-        if _repeats(request, actor, approved, reason):
+        if _repeats(request, actor, approved, reason, moves.now):
             entry.outcome = NO_OP
             answer = replace(_answer(request), replayed=True)
         else:
-            _check_open(request, moves.now)
             _check_digest(request, plan_digest, approved=approved)
             if approved:
                 outcome = _approve(moves, run, request, voter, actor, reason)
@@ -318,15 +317,19 @@ def _check_voter(request: ApprovalRequest, actor: Actor) -> Voter:
     return cast(Voter, voter)
 
 
-def _repeats(request: ApprovalRequest, actor: Actor, approved: bool, reason: str) -> bool:
-    """Whether the actor decided just this about this round before; another decision of theirs is a conflict."""
+def _repeats(request: ApprovalRequest, actor: Actor, approved: bool, reason: str, now: datetime) -> bool:
+    """Whether the actor decided just this about this round before, and it waits still or was decided.
+
+    Refused: what ended otherwise, whoever comes; another decision of theirs.
+    """
     mine = request.decisions.filter(user_id=cast(int, actor.user_id)).first()
-    if mine is None:
-        return False
-    if (mine.approved, mine.reason) == (approved, reason):
-        return True
-    told = "approved" if mine.approved else "rejected"
-    raise Refusal("gate_decision_conflict", f"you have {told} this request already; a decision is final")
+    repeats = mine is not None and (mine.approved, mine.reason) == (approved, reason)
+    if not (repeats and request.state in (RequestState.APPROVED, RequestState.REJECTED)):
+        _check_open(request, now)
+    if mine is not None and not repeats:
+        told = "approved" if mine.approved else "rejected"
+        raise Refusal("gate_decision_conflict", f"you have {told} this request already; a decision is final")
+    return repeats
 
 
 def _check_open(request: ApprovalRequest, now: datetime) -> None:

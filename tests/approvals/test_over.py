@@ -177,3 +177,37 @@ def told(approver: Person, api: Api, item_id: uuid.UUID) -> tuple[str, str]:
     assert not item.may_decide
     looked = api.post(f"/v1/approvals/{item_id}/decision", {"approved": True, "dry_run": True})
     return item.over.code, looked.json()["code"]
+
+
+# what somebody decided before it was over
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (late, "approval_stale"),
+        (swept(late), "approval_stale"),
+        (cancel, "execution_state_invalid"),
+        (too_late, "deadline_exceeded"),
+        (swept(too_late), "deadline_exceeded"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+@pytest.mark.parametrize("reason", ["looked at it", "looked at it again"])
+def test_who_agreed_before_it_was_over_hears_the_same_of_gates_and_of_requests(
+    end: End, code: str, reason: str, start_run: StartRun, workspace: Workspace, people: People, clock: Clock
+) -> None:
+    """P81, F136: what ended undecided takes no decision, nor the same once more; what was decided takes the same."""
+    rule(workspace, "skip", count=2, expires_in=60)
+    approver = people["approver"].actor
+    gated = {"name": "scope", "approval": {"when": "before", "expires_in": 60, "count": 2}}
+    run = start_run(gated, "other", deadline_seconds=600)
+    skip_stage(stages_of(run)[1].id, actor=people["operator"].actor, reason="not needed")
+    acts: list[Callable[..., Any]] = [
+        lambda why: decide_gate(stages_of(run)[0].id, actor=approver, approved=True, reason=why),
+        lambda why: decide_request(_subject(run), actor=approver, approved=True, reason=why),
+    ]
+    for act in acts:
+        assert act("looked at it").have == 1
+    end(run, people, clock)
+    assert [code_of(lambda act=act: act(reason)) for act in acts] == [code, code]
