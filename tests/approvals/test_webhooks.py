@@ -201,6 +201,7 @@ def test_what_was_signed_and_is_no_message_is_refused_as_well(body: bytes) -> No
 
 
 def test_slack_is_sent_a_text_with_the_link(workspace: Workspace, receiver: Receiver) -> None:
+    """P85: a chat is told, and has nothing to answer with; people decide on the page that the link leads to."""
     delivery = delivery_for(channel_to(workspace, receiver.url, ChannelKind.SLACK))
     send_due()
     assert receiver.received.document == {
