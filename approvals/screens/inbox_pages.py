@@ -73,7 +73,7 @@ def approvals(request: ScreenRequest) -> HttpResponse:
         "token": token,
         "top": top or newest,
         # said once, not on every line
-        "refusal": "" if actor.may(DECIDE) else missing_right(actor, DECIDE),
+        "refusal": "" if actor.may(DECIDE) else missing_right(actor, DECIDE, "decide"),
     }
     return show(request, "approvals/inbox.html", context, part="approvals/_lines.html")
 

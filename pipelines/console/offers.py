@@ -153,7 +153,7 @@ def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, de
     return f"A stage that is {stage.state.replace('_', ' ')} cannot be {'retried' if verb == 'retry' else 'skipped'}."
 
 
-def missing_right(actor: Actor, capability: str) -> str:
-    """That the actor's role is not enough, and which are."""
+def missing_right(actor: Actor, capability: str, what: str = "do this") -> str:
+    """That the actor's role is not enough for `what`, and which are."""
     roles = ", ".join(sorted(role.replace("_", " ") for role in CAPABILITIES[capability]))
-    return f"Your role, {str(actor.role).replace('_', ' ')}, may not do this; it needs one of: {roles}."
+    return f"Your role, {str(actor.role).replace('_', ' ')}, may not {what}; it needs one of: {roles}."

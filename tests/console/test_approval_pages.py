@@ -565,7 +565,7 @@ def test_each_list_says_what_is_in_it_and_helps_when_it_is_empty(
     assert "Gate Gate before publish in orders development" in told(approver.get("/console/approvals/"))
     everything = told(viewer.get("/console/approvals/?view=waiting"))
     assert "Gate before publish in orders" in everything
-    assert everything.count("may not do this; it needs one of") == 1
+    assert everything.count("Your role, viewer, may not decide; it needs one of") == 1
     assert "What you asked for is under Asked by me" in told(viewer.get("/console/approvals/"))
     assert "when your role may decide it" not in told(viewer.get("/console/approvals/")), "it may decide nothing"
     assert "You asked for nothing that needs others" in told(viewer.get("/console/approvals/?view=asked"))

@@ -168,7 +168,7 @@ def test_an_operators_rerun_in_a_protected_environment_waits_for_somebody_else(
     assert "How it stands" in seen_by["viewer"]
     mine = text_of(operator.get("/console/approvals/?view=asked"))
     assert "Rerun of payroll" in mine
-    assert "may not do this; it needs one of: admin, approver, release manager" in mine
+    assert "may not decide; it needs one of: admin, approver, release manager" in mine
     again = text_of(operator.get(f"/console/runs/{run.id}/rerun/"))
     assert re.search(r"The rerun that operator-acme asked for at \S+ \S+ UTC waits for others already", again)
     assert "waits for others already" not in text_of(operator.get(f"/console/runs/{run.id}/replay/"))
