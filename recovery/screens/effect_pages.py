@@ -151,11 +151,14 @@ def reconcile_effect(request: ScreenRequest, effect_id: uuid.UUID) -> HttpRespon
 def reconcile_stage(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
     """Says what became of a stage's work outside, and so lets it go on: completed, ready again, or failed (R13)."""
     stage = queries.stage_detail(request.visit.actor, stage_id)
+    happened = Step("completed", "Happened", f"{stage.name} is completed, with the output that you give")
+    if (stage.approval or {}).get("when") == "after":
+        happened = Step("waiting", "Happened", f"the gate after {stage.name} opens for the output that you give")
     act = Act(
         title=f"Reconcile {stage.name} of {stage.run.name}",
         needs=RESOLVE,
         steps=[
-            Step("completed", "Happened", f"{stage.name} is completed, with the output that you give"),
+            happened,
             Step("ready", "Did not", f"{stage.name} is ready again, and is done anew"),
             Step("failed", "Contradicted", f"{stage.name} fails; a person decides what then"),
         ],

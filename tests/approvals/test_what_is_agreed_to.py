@@ -15,7 +15,9 @@ from pipelines.errors import Refusal
 from pipelines.models import Run, Workspace
 from tests.approvals.asked import agree, join, reject, rounds, rule
 from tests.cast import Api, Hand, Person, stages_of
+from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
+from tests.recovery.stories import EXTERNAL, leave_uncertain
 from tests.verbs import retry_stage, skip_stage
 
 StartRun = Callable[..., Run]
@@ -166,6 +168,25 @@ def test_a_skip_says_that_it_leaves_out_a_gate_and_a_rule_has_others_agree_to_th
     assert stages_of(run)[1].state == "pending"
     assert agree(asked.operation_id, people["approver"].actor).state == "approved"
     assert stages_of(run)[1].state == "skipped"
+
+
+def test_the_dialog_says_that_what_is_found_committed_goes_to_the_gate(
+    start_run: StartRun, hand: Hand, clock: Clock, people: People, browse: Callable[[Person], Visitor]
+) -> None:
+    """F132: of a stage without a gate it says that it is completed."""
+    for gated, says in (
+        (True, "the gate after pay opens for the output"),
+        (False, "pay is completed, with the output"),
+    ):
+        approval = {"approval": {"when": "after"}} if gated else {}
+        run = start_run({"name": "pay", **EXTERNAL, **approval}, key=says)
+        (effect,) = leave_uncertain(run, hand, clock)
+        approver = browse(people["approver"])
+        approver.post(f"/console/effects/{effect.id}/reconcile/", {"outcome": "committed", "reason": "seen"})
+        dialog = f"/console/stages/{effect.stage_id}/reconcile/"
+        assert says in told(approver.get(dialog))
+        approver.post(dialog, {"outcome": "committed", "output": '"ok"', "reason": "seen"})
+        assert stages_of(run)[0].state == ("waiting" if gated else "completed")
 
 
 def _refused(subject: uuid.UUID, actor: Actor) -> Refusal:
