@@ -297,7 +297,7 @@ def _decide_gate(item: Item, call: Call, *, approved: bool) -> dict[str, Any]:
         "need": decided.need,
         "expires_at": time(item.expires_at),
         "plan_digest": None,
-        "replayed": any(one.user_id == call.actor.user_id for one in item.decisions),
+        "replayed": decided.replayed,
     }
 
 

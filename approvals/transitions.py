@@ -21,7 +21,8 @@ DECIDED = frozenset({GateState.APPROVED, GateState.REJECTED})
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer to a decision on a stage's gate. While fewer than `need` approvals count it stays open."""
+    """The answer to a decision on a stage's gate. While fewer than `need` approvals count it stays open; `replayed`: it
+    was decided so by the same before."""
 
     stage_id: uuid.UUID
     stage_state: str
@@ -31,6 +32,7 @@ class Decision:
     gate_state: str
     have: int
     need: int
+    replayed: bool
 
 
 def decide_gate(
@@ -82,7 +84,7 @@ def decide_gate(
             entry.after = standing(run, stage)
         have = ballot.have()
         entry.data["have"] = have
-    return Decision(stage_id, stage.state, approved, reason, gate.id, gate.state, have, gate.count)
+    return Decision(stage_id, stage.state, approved, reason, gate.id, gate.state, have, gate.count, repeats)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -222,7 +223,7 @@ def test_one_person_counts_once(start_run: StartRun, people: People) -> None:
     for channel in ("api", "console"):
         again = person(people["approver"].user, run.workspace_id, channel)
         assert again is not None
-        assert decide(run, again, reason="fine") == first
+        assert decide(run, again, reason="fine") == replace(first, replayed=True)
     assert everything() == before
     assert list(AuditEvent.objects.order_by("id").values_list("outcome", flat=True)) == ["allowed", "no_op", "no_op"]
     for approved, reason in ((True, "very fine"), (False, "on second thoughts"), (True, "")):
@@ -281,8 +282,8 @@ def test_a_repeat_of_what_closed_a_gate_is_accepted_from_each_who_voted(
     closed = decide(run, people["admin"].actor)
     before = everything()
     again = decide(run, people["approver"].actor, reason="fine")
-    assert (again.gate_state, again.have, again.need) == ("approved", 2, 2)
-    assert decide(run, people["admin"].actor) == closed
+    assert (again.gate_state, again.have, again.need, again.replayed) == ("approved", 2, 2, True)
+    assert decide(run, people["admin"].actor) == replace(closed, replayed=True) != closed
     assert everything() == before
     with refused("gate_decision_conflict"):
         decide(run, third)
