@@ -172,11 +172,11 @@ class Certificate:
     key_file: Path
 
 
-@contextmanager
-def vault_server(certificate: Certificate | None = None) -> Iterator[Vault]:
-    """A Vault that listens on a port of its own until the block ends."""
-    vault = Vault()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(vault))
+def web_server(
+    handler: type[BaseHTTPRequestHandler], certificate: Certificate | None = None
+) -> tuple[ThreadingHTTPServer, str]:
+    """A server bound to a port of its own, which does not serve yet, and its address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     scheme = "http"
     if certificate is not None:
@@ -184,7 +184,14 @@ def vault_server(certificate: Certificate | None = None) -> Iterator[Vault]:
         context.load_cert_chain(certificate.file, certificate.key_file)
         server.socket = context.wrap_socket(server.socket, server_side=True)
         scheme = "https"
-    vault.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    return server, f"{scheme}://127.0.0.1:{server.server_address[1]}"
+
+
+@contextmanager
+def vault_server(certificate: Certificate | None = None) -> Iterator[Vault]:
+    """A Vault that listens on a port of its own until the block ends."""
+    vault = Vault()
+    server, vault.url = web_server(_handler_of(vault), certificate)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

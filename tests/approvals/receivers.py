@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import socketserver
-import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,10 +14,10 @@ from dataclasses import dataclass, field
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from tests.vault_server import Certificate
+from tests.vault_server import Certificate, web_server
 
 PATIENCE_SECONDS = 30
 
@@ -62,15 +61,8 @@ class Receiver:
 def receiver_server(certificate: Certificate | None = None) -> Iterator[Receiver]:
     """A receiver that listens on a port of its own until the block ends."""
     receiver = Receiver()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _web_handler(receiver))
-    server.daemon_threads = True
-    scheme = "http"
-    if certificate is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate.file, certificate.key_file)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        scheme = "https"
-    receiver.url = f"{scheme}://127.0.0.1:{server.server_address[1]}/hook?token=t0p-s3cret"
+    server, origin = web_server(_web_handler(receiver), certificate)
+    receiver.url = f"{origin}/hook?token=t0p-s3cret"
     with _serving(server):
         yield receiver
         receiver.let_go.set()
