@@ -127,5 +127,6 @@ def decide_again(operation: Operation, people: dict[str, Person]) -> str:
             decide_request(operation.id, actor=people["admin"].actor, approved=True)
         assert refused.value.code == "plan_changed"
     for role in ("approver", "release_manager"):
-        decided = decide_request(operation.id, actor=people[role].actor, approved=True)
+        shown = ApprovalRequest.objects.get(subject=operation.id, state="open").plan_digest
+        decided = decide_request(operation.id, actor=people[role].actor, approved=True, plan_digest=shown)
     return decided.state
