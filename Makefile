@@ -32,6 +32,7 @@ bench: $(VENV)/.development
 	$(PY) bench/latency.py
 	$(PY) bench/application_api.py
 	$(PY) bench/audit.py
+	$(PY) bench/approvals.py
 	$(PY) bench/recovery_time.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
