@@ -150,7 +150,7 @@ def decide_request(
             entry.outcome = NO_OP
             answer = replace(_answer(request), replayed=True)
         else:
-            _check_digest(request, plan_digest, approved=approved)
+            _check_digest(request, plan_digest, actor, approved=approved)
             if approved:
                 outcome = _approve(moves, run, request, voter, actor, reason)
             else:
@@ -250,7 +250,7 @@ def _approve(
         _decided(request, approved=False, by="", reason=planned.denied.detail)
         return planned.denied
     if planned.digest != request.plan_digest:
-        another = _ask_anew(request, planned, moves.now)
+        another = _ask_anew(request, planned, moves.now, shown_to=voter.user_id)
         carrier.asked_anew(another, planned, actor=actor)
         return _plan_changed(another, request.plan or {})
     _keep(request, voter, approved=True, reason=reason)
@@ -270,13 +270,13 @@ def _reject(request: ApprovalRequest, voter: Voter, actor: Actor, reason: str) -
     return None
 
 
-def _ask_anew(request: ApprovalRequest, planned: Planned, now: datetime) -> ApprovalRequest:
+def _ask_anew(request: ApprovalRequest, planned: Planned, now: datetime, *, shown_to: int) -> ApprovalRequest:
     """Another round, with the plan of the world as it is now and no approvals; what was in review stays so."""
     _close(request, "supersede", now)
     was_in_review = request.cause == RequestCause.REVIEW
     told = {name: getattr(request, name) for name in ("workspace_id", "subject", "kind", "run_id", "stage_id")}
     told |= {"requested_by_id": request.requested_by_id, "reason": request.reason, "asked_at": request.asked_at}
-    another = ApprovalRequest(round=request.round + 1, **told)
+    another = ApprovalRequest(round=request.round + 1, shown_to=shown_to, **told)
     return _open(another, replace(planned, in_review=planned.in_review or was_in_review))
 
 
@@ -365,9 +365,11 @@ def _over(request: ApprovalRequest) -> Refusal:
             return Refusal("gate_decision_conflict", f"this request is {state} already; a decision is final")
 
 
-def _check_digest(request: ApprovalRequest, plan_digest: str, *, approved: bool) -> None:
-    """Who names no plan means the only one there ever was: what was asked anew is agreed to by its digest alone."""
-    if plan_digest == request.plan_digest or not (plan_digest or (approved and request.round > 1)):
+def _check_digest(request: ApprovalRequest, plan_digest: str, actor: Actor, *, approved: bool) -> None:
+    """Who names no plan means the one that they were told of last: the first, or the one that answered their approval.
+    Everybody else agrees to what was asked anew by its digest alone."""
+    may_name_none = not approved or request.round == 1 or request.shown_to == actor.user_id
+    if plan_digest == request.plan_digest or (may_name_none and not plan_digest):
         return
     meant = Q(plan_digest=plan_digest) if plan_digest else Q(round=request.round - 1)
     before = ApprovalRequest.objects.filter(meant, subject=request.subject).order_by("-round").first()

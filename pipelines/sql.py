@@ -60,13 +60,15 @@ def database_now() -> datetime:
 def _prepared() -> Iterator[Any]:
     """A cursor that binds on the server, whose statements psycopg prepares once they recur (`prepare_threshold`).
 
-    Where somebody watches Django's statements (query counts, wrappers) they see these too, bound in the same way.
+    Where Django's statements are wrapped these are too, bound in the same way; where they are logged it is Django's own
+    cursor, which can tell them.
     """
+    if connection.queries_logged:
+        with connection.cursor() as cursor:
+            yield cursor
+        return
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
         connection.validate_no_broken_transaction()
-        if connection.queries_logged or connection.execute_wrappers:
-            watched: Any = connection.make_debug_cursor if connection.queries_logged else connection.make_cursor
-            yield watched(cursor)
-        else:
-            yield cursor
+        wrapped: Any = connection.make_cursor
+        yield wrapped(cursor) if connection.execute_wrappers else cursor

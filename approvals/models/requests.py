@@ -14,7 +14,7 @@ from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_o
 # all but how it ended, and when it was told that it would
 PUT = (
     *("id", "workspace_id", "subject", "round", "kind", "cause", "run_id", "stage_id", "requested_by_id", "reason"),
-    *("plan", "plan_digest", "approver_role", "count", "why", "asked_at", "opened_at", "expires_at"),
+    *("plan", "plan_digest", "approver_role", "count", "why", "shown_to", "asked_at", "opened_at", "expires_at"),
 )
 FROZEN = " OR ".join(["OLD.state <> 'open'", *(f"NEW.{column} IS DISTINCT FROM OLD.{column}" for column in PUT)])
 
@@ -43,6 +43,9 @@ class ApprovalRequest(models.Model):
     approver_role = models.CharField(max_length=20)
     count = models.PositiveSmallIntegerField(default=1)
     why = models.JSONField(default=list, help_text="what asks for it, a sentence each")
+    shown_to = models.IntegerField(
+        null=True, help_text="who got this plan in answer to their approval of the one before it"
+    )
     state = models.CharField(max_length=20, choices=RequestState.choices, default=RequestState.OPEN)
     asked_at = models.DateTimeField(db_default=RecourseNow())
     opened_at = models.DateTimeField(db_default=RecourseNow())

@@ -331,7 +331,10 @@ def test_a_rule_that_is_made_stricter_asks_anew(
     assert decide(api_of["admin"], request).status_code == 200
     if expected == 2:
         assert Operation.objects.get(id=request).state == "awaiting_approval"
-        assert decide(api_of["release_manager"], request).json()["state"] == "approved"
+        unseen = decide(api_of["release_manager"], request)
+        assert (unseen.status_code, unseen.json()["code"]) == (409, "plan_changed"), "they know of the first plan alone"
+        seen = unseen.json()["plan_digest"]
+        assert decide(api_of["release_manager"], request, plan_digest=seen).json()["state"] == "approved"
     assert ApprovalRequest.objects.get(subject=request, round=2).state == "approved"
 
 
@@ -399,4 +402,5 @@ def test_who_joins_after_it_was_asked_for_does_not_count_for_what_a_new_round_as
     assert decide(api_of["release_manager"], request).json()["code"] == "plan_changed"
     refused = decide(newcomer, request)
     assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
-    assert decide(api_of["admin"], request).status_code == 200
+    now = one(api_of["admin"])["plan_digest"]
+    assert decide(api_of["admin"], request, plan_digest=now).status_code == 200

@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from django.http import QueryDict
 
+from approvals.rules_api import RuleFilter
 from pipelines import list_filters, queries
 from pipelines.api.checkpoints import CheckpointFilter
 from pipelines.errors import Refusal
@@ -26,6 +27,7 @@ LISTS = {
     "releases": list_filters.ReleaseFilter,
     "policies": list_filters.PolicyFilter,
     "pipelines": list_filters.PipelineFilter,
+    "approval-rules": RuleFilter,
 }
 each_list = pytest.mark.parametrize("name", LISTS)
 

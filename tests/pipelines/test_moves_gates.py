@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,7 +78,8 @@ def test_the_same_decision_and_reason_again_changes_nothing(
     a = stage(run, "a").id
     first = decide_gate(a, actor=application_actor, approved=approved, reason="r")
     before = everything()
-    assert decide_gate(a, actor=application_actor, approved=approved, reason="r") == first
+    again = decide_gate(a, actor=application_actor, approved=approved, reason="r")
+    assert (again, first.replayed) == (replace(first, replayed=True), False)
     assert everything() == before
     assert GateDecision.objects.count() == 1
     assert list(AuditEvent.objects.order_by("at", "id").values_list("outcome", flat=True)) == ["allowed", "no_op"]
