@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines.console.acts import Step
+from pipelines.console.acts import Step, listed, stages_in_words
 from pipelines.graph import descendants
 from pipelines.models import Gate, GateMoment, Run, Stage
 from pipelines.states import (
@@ -15,8 +15,6 @@ from pipelines.states import (
     derive_run_status,
     lets_go_on,
 )
-
-NAMED = 8  # of many stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +107,8 @@ def _held(world: World) -> list[Stage]:
 
 
 def _count(stages: Sequence[Stage]) -> str:
-    return f"{len(stages)} {'stage' if len(stages) == 1 else 'stages'}"
+    return stages_in_words(len(stages))
 
 
 def _names(stages: Sequence[Stage]) -> str:
-    more = f" and {len(stages) - NAMED} more" if len(stages) > NAMED else ""
-    return f"{', '.join(stage.name for stage in stages[:NAMED])}{more}"
+    return listed([stage.name for stage in stages])

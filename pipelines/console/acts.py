@@ -15,6 +15,8 @@ from django.http import HttpResponse
 from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, show
 from pipelines.errors import Refusal
 
+NAMED = 8  # of many names in one line
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -27,6 +29,16 @@ class Step:
     word: str
     text: str
     is_new: bool = False
+
+
+def listed(names: Sequence[str], most: int = NAMED) -> str:
+    """Names in one line; of many the first, and how many more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def stages_in_words(count: int) -> str:
+    return f"{count} {'stage' if count == 1 else 'stages'}"
 
 
 @dataclass(frozen=True, slots=True)

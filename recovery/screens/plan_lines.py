@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from approvals.screens.plans import AGREEMENT, Wanted
-from pipelines.console.acts import Step
+from pipelines.console.acts import Step, listed, stages_in_words
 from pipelines.states import StageState
 from recovery.operations import JUDGED
 from recovery.states import Disposition
 
 Json = Mapping[str, Any]
-NAMED = 8  # of many stages
 GLANCED = 3  # in one line
 SHOWN = 12  # of many effects, differences or reasons
 ALIKE = 3  # so many reasons that say the same of different effects are counted instead
@@ -118,7 +117,7 @@ def _reasons(told: Sequence[Json], disposition: str) -> Iterator[Step]:
         stages = list(dict.fromkeys(str(one["stage"]) for one in group))
         claims = {str(one["text"]).rpartition("; ")[2] for one in group}
         claim = claims.pop() if len(claims) == 1 else f"{group[0]['text']}, and alike"
-        yield Step(status, "Because", f"{len(group)} times, in {_names(stages)}: {claim}")
+        yield Step(status, "Because", f"{len(group)} times, in {listed(stages)}: {claim}")
 
 
 def _instead(plan: Json) -> Iterator[Step]:
@@ -128,7 +127,7 @@ def _instead(plan: Json) -> Iterator[Step]:
     denied = {one["stage"] for one in plan["reasons"] if one["disposition"] == Disposition.RECOVERY_DENIED}
     failed = [one["stage"] for one in plan["run_again"] if one["stage"] in denied and one["was"] == StageState.FAILED]
     if failed:
-        text = f"skip {_names(failed)}, if the run may go on without it; a fork that ran it again would be denied too"
+        text = f"skip {listed(failed)}, if the run may go on without it; a fork that ran it again would be denied too"
         yield Step("skipped", "Instead", text)
 
 
@@ -145,20 +144,18 @@ def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]
         alike.setdefault(f"{why}{stale}", []).append(line)
     for why, group in alike.items():
         names = [line["stage"] for line in group]
-        count = f"{len(names)} {'stage' if len(names) == 1 else 'stages'}"
-        yield Step(status or group[0]["to"], word, f"{count}: {_names(names)}{f' · {why}' if why else ''}")
+        count = stages_in_words(len(names))
+        yield Step(status or group[0]["to"], word, f"{count}: {listed(names)}{f' · {why}' if why else ''}")
 
 
 def _some(stages: Sequence[Json]) -> str:
     names = [line["stage"] for line in stages]
-    count = f"{len(names)} {'stage' if len(names) == 1 else 'stages'}"
-    more = f" and {len(names) - GLANCED} more" if len(names) > GLANCED else ""
-    return f"{count} ({', '.join(names[:GLANCED])}{more})"
+    return f"{stages_in_words(len(names))} ({listed(names, GLANCED)})"
 
 
 def _letters(names: Sequence[str]) -> Iterator[Step]:
     if names:
-        yield Step("resolved", "Closed", f"the dead {'letter' if len(names) == 1 else 'letters'} of {_names(names)}")
+        yield Step("resolved", "Closed", f"the dead {'letter' if len(names) == 1 else 'letters'} of {listed(names)}")
 
 
 def _difference(one: Json) -> Step:
@@ -190,11 +187,6 @@ def _cut(steps: Sequence[Step], word: str) -> Iterable[Step]:
     if len(steps) <= SHOWN:
         return steps
     return [*steps[:SHOWN], Step(steps[SHOWN].status, word, f"and {len(steps) - SHOWN} more")]
-
-
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _short(value: Any) -> str:
