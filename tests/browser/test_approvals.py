@@ -15,13 +15,12 @@ from recovery.models import Operation
 from tests.browser.conftest import Window
 from tests.browser.test_stories import UNREACHABLE
 from tests.cast import Hand, Person, stages_of
-from tests.recovery.stories import effect_of, in_review
+from tests.recovery.stories import effect_of, payroll_in_review
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Open = Callable[..., Window]
 StartRun = Callable[..., Run]
-OUTSIDE = {"name": "pay", "effect_mode": "external", "effect_protocol": "intent"}
 
 
 @pytest.fixture
@@ -34,11 +33,7 @@ def gate(start_run: StartRun) -> Gate:
 
 @pytest.fixture
 def reviewed(start_run: StartRun, hand: Hand) -> Operation:
-    run = start_run(OUTSIDE, "book", name="payroll")
-    job = hand.take()
-    effect_of(run, "pay", key="charge-7")
-    hand.report(job, "failed", error_code="DECLINED", retryable=False)
-    return in_review(Run.objects.get(id=run.id), from_step_id="pay")
+    return payroll_in_review(start_run, hand)
 
 
 def test_two_people_approve_a_gate_by_keyboard_and_each_sees_the_other(

@@ -22,7 +22,7 @@ from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
 from tests.console.test_planned_acts import shown
-from tests.recovery.stories import effect_of, in_review
+from tests.recovery.stories import effect_of, in_review, payroll_in_review
 from tests.verbs import retry_stage
 
 pytestmark = pytest.mark.django_db
@@ -61,11 +61,7 @@ def gate(start_run: StartRun) -> Gate:
 @pytest.fixture
 def reviewed(start_run: StartRun, hand: Hand) -> Operation:
     """A rerun that is in review, because a committed effect is not cleared."""
-    run = start_run(OUTSIDE, "book", name="payroll")
-    job = hand.take()
-    effect_of(run, "pay", key="charge-7")
-    hand.report(job, "failed", error_code="DECLINED", retryable=False)
-    return in_review(Run.objects.get(id=run.id), from_step_id="pay")
+    return payroll_in_review(start_run, hand)
 
 
 # gates

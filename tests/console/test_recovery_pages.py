@@ -23,7 +23,7 @@ from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
 from tests.console.test_approval_pages import digest
 from tests.console.test_planned_acts import shown
-from tests.recovery.stories import effect_of, in_review, leave_uncertain
+from tests.recovery.stories import effect_of, in_review, leave_uncertain, payroll_in_review
 from tests.verbs import cancel_as_operation, pause_run, resume_run
 
 pytestmark = pytest.mark.django_db
@@ -46,11 +46,7 @@ def failed(start_run: StartRun, hand: Hand) -> Run:
 @pytest.fixture
 def reviewed(start_run: StartRun, hand: Hand) -> Operation:
     """A rerun that is in review, because a committed effect is not cleared."""
-    run = start_run(OUTSIDE, "book", name="payroll")
-    job = hand.take()
-    effect_of(run, "pay", key="charge-7")
-    hand.report(job, "failed", error_code="DECLINED", retryable=False)
-    return in_review(Run.objects.get(id=run.id), from_step_id="pay")
+    return payroll_in_review(start_run, hand)
 
 
 # forks

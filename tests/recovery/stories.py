@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -80,3 +81,12 @@ def clear(effect: Effect, api: Any, outcome: str = "committed") -> None:
     assert answer.status_code == 201, answer.content
     answer = api.post(f"{path}/reconciliation", {"outcome": outcome, "note": "seen at the provider"})
     assert answer.status_code == 201, answer.content
+
+
+def payroll_in_review(start_run: Callable[..., Run], hand: Hand) -> Operation:
+    """A rerun that is in review, because what its stage pay committed outside is not cleared."""
+    run = start_run({"name": "pay", **EXTERNAL}, "book", name="payroll")
+    job = hand.take()
+    effect_of(run, "pay", key="charge-7")
+    hand.report(job, "failed", error_code="DECLINED", retryable=False)
+    return in_review(Run.objects.get(id=run.id), from_step_id="pay")
