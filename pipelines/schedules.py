@@ -1,0 +1,179 @@
+"""When a schedule is due: a cron expression read in a time zone, with what to do about local times that a change of
+clocks leaves out or repeats (contract.md §4; F80–F99, F105; O53, O56). Pure: no clock, no database, no host's zone.
+
+Two kinds of expression. One whose minute or hour begins with `*` follows real time: every instant at which the clocks
+show a time that matches, both passes of a repeated hour, nothing for times that do not exist. Any other names fixed
+times, each once for each of its days: `gap` and `overlap` say what becomes of one that does not exist or exists twice.
+Instants rise strictly; ticks that fall on one instant are one tick.
+
+Limits: from 1800 until the end of 2200. Do not compare `Due.local` with times of other zones for equality: Python calls
+times that exist twice equal to nothing. Compare `Due.at`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from itertools import chain, dropwhile, islice, takewhile
+
+from django.db.models import TextChoices
+
+from pipelines import cron as crons
+from pipelines import zones
+from pipelines.errors import Refusal
+
+
+class Gap(TextChoices):
+    """What becomes of a fixed time that does not exist, because clocks went forward over it."""
+
+    FIRST_EXISTING = "first_existing"  # the first instant that exists after it
+    SHIFT = "shift"  # as much later as the clocks went forward
+    SKIP = "skip"  # nothing on that day
+
+
+class Overlap(TextChoices):
+    """What becomes of a fixed time that exists twice, because clocks went back over it."""
+
+    FIRST = "first"
+    SECOND = "second"
+    BOTH = "both"
+
+
+class Rule(TextChoices):
+    """What made a tick. Of several that fall on one instant the first in this order is told."""
+
+    FIXED_TIME = "fixed_time"
+    REAL_TIME = "real_time"
+    OVERLAP_FIRST = "overlap_first"
+    OVERLAP_SECOND = "overlap_second"
+    GAP_SHIFT = "gap_shift"
+    GAP_FIRST_EXISTING = "gap_first_existing"
+
+
+RANK = {rule: rank for rank, rule in enumerate(Rule)}
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """One instant at which a schedule is due."""
+
+    at: datetime  # UTC
+    local: datetime  # in the schedule's zone: what its clocks show then
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Build it with `read`, which refuses what is wrong; the plain constructor is for what was read before."""
+
+    cron: str
+    timezone: str
+    gap: str = Gap.FIRST_EXISTING
+    overlap: str = Overlap.FIRST
+
+    @classmethod
+    def read(cls, cron: str, timezone: str, gap: str = Gap.FIRST_EXISTING, overlap: str = Overlap.FIRST) -> Schedule:
+        """Refused: `cron_invalid`, `timezone_invalid`, and `validation_error` for `gap` and `overlap`."""
+        text = crons.read(cron).text
+        zones.zone(timezone)
+        for field, value, choices in (("gap", gap, Gap), ("overlap", overlap, Overlap)):
+            if value not in choices.values:
+                message = f"{field} is one of {', '.join(choices.values)}."
+                raise Refusal("validation_error", message, errors={field: [message]})
+        return cls(text, timezone, str(gap), str(overlap))
+
+    def after(self, instant: datetime, *, inclusive: bool = False) -> Iterator[Due]:
+        """Every tick after the instant, in order, until the end of 2200; in constant memory."""
+        instant = _utc(instant)
+        return dropwhile(
+            lambda due: due.at < instant or (due.at == instant and not inclusive),
+            chain.from_iterable(self._days(instant, forward=True)),
+        )
+
+    def before(self, instant: datetime, *, inclusive: bool = False) -> Iterator[Due]:
+        """Every tick before the instant, the latest first, back to 1800."""
+        instant = _utc(instant)
+        return dropwhile(
+            lambda due: due.at > instant or (due.at == instant and not inclusive),
+            chain.from_iterable(self._days(instant, forward=False)),
+        )
+
+    def between(self, start: datetime, end: datetime) -> Iterator[Due]:
+        """Every tick of a window; both its ends belong to it (O53)."""
+        end = _utc(end)
+        return takewhile(lambda due: due.at <= end, self.after(start, inclusive=True))
+
+    def next(self, count: int, after: datetime) -> list[Due]:
+        return list(islice(self.after(after), count))
+
+    def sentence(self) -> str:
+        """The schedule in plain words."""
+        return f"{self.cron}, {self.timezone} time"
+
+    def explain(self, due: Due) -> str:
+        """What made this tick, in plain words."""
+        return f"{due.local:%H:%M %Z} on {due.local:%Y-%m-%d} in {self.timezone}, {due.at:%H:%M} UTC"
+
+    def _days(self, instant: datetime, *, forward: bool) -> Iterator[list[Due]]:
+        """The ticks day by day, from the local day of the instant on. Days that a change of clocks touches come at
+        once: there, times of two days may interleave."""
+        fields, zone = crons.read(self.cron), zones.zone(self.timezone)
+        start = min(max(instant, FIRST), LAST).astimezone(zone).date()
+        if seam := zones.seam_of(self.timezone, start):
+            start = seam.first if forward else seam.last
+        times = fields.times if forward else fields.times[::-1]
+        rule = Rule.REAL_TIME if fields.real_time else Rule.FIXED_TIME
+        done: zones.Seam | None = None
+        for day in fields.days_from(start) if forward else fields.days_until(start):
+            seam = zones.seam_of(self.timezone, day)
+            if seam is None:
+                midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
+                began = midnight.astimezone(UTC)
+                yield [Due(began + since, midnight + since, rule) for since in times]
+            elif seam != done:
+                done = seam
+                ticks = self._ticks_of(seam)
+                yield ticks if forward else ticks[::-1]
+
+    def _ticks_of(self, seam: zones.Seam) -> list[Due]:
+        zone = zones.zone(self.timezone)
+        ruled: dict[datetime, Rule] = {}
+        for _, at, rule in self._made(seam):
+            ruled[at] = min(rule, ruled.get(at, rule), key=RANK.__getitem__)
+        return [Due(at, at.astimezone(zone), ruled[at]) for at in sorted(ruled)]
+
+    def _made(self, seam: zones.Seam) -> Iterator[tuple[datetime, datetime, Rule]]:
+        """Every time on the clock that the expression names in these days, with what becomes of it."""
+        fields = crons.read(self.cron)
+        for day in takewhile(lambda day: day <= seam.last, fields.days_from(seam.first)):
+            for since in fields.times:
+                local = datetime.combine(day, time()) + since
+                for at, rule in self._instants(local, seam, real_time=fields.real_time):
+                    yield local, at, rule
+
+    def _instants(self, local: datetime, seam: zones.Seam, *, real_time: bool) -> list[tuple[datetime, Rule]]:
+        found = seam.instants(local)
+        if real_time:
+            return [(at, Rule.REAL_TIME) for at in found]
+        if len(found) == 1:
+            return [(found[0], Rule.FIXED_TIME)]
+        if found:
+            passes = [(found[0], Rule.OVERLAP_FIRST), *((at, Rule.OVERLAP_SECOND) for at in found[1:])]
+            return {Overlap.FIRST: passes[:1], Overlap.SECOND: passes[1:2]}.get(Overlap(self.overlap), passes)
+        if self.gap == Gap.SKIP:
+            return []
+        change = seam.leaves_out(local)
+        if self.gap == Gap.SHIFT:
+            return [(zones.instant(local, change.before), Rule.GAP_SHIFT)]
+        return [(change.at, Rule.GAP_FIRST_EXISTING)]
+
+
+FIRST = datetime.combine(crons.FIRST_DAY, time(), tzinfo=UTC) + timedelta(days=1)
+LAST = datetime.combine(crons.LAST_DAY, time(), tzinfo=UTC)
+
+
+def _utc(instant: datetime) -> datetime:
+    if instant.tzinfo is None:
+        raise ValueError("a schedule asks for times with a zone")
+    return instant.astimezone(UTC)
