@@ -124,6 +124,10 @@ class RunRow(HasEnd):
     failure_code: str
     failure_message: str
     failure_stage: uuid.UUID | None
+    held: bool  # its lane has not let it in
+    deadline_seconds: float | None  # while it is held
+    through_blackout: bool
+    is_background: bool  # its lane leaves live work its share
     stages: list[StageRow] = field(default_factory=list)
 
 
@@ -244,7 +248,8 @@ class Moves:
             for row in query(
                 "SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name, status,"
                 " paused, pause_reason, paused_until, started_at::text, finished_at::text, deadline_at, failure_code,"
-                " failure_message, failure_stage"
+                " failure_message, failure_stage, held, deadline_seconds, through_blackout,"
+                " lane_id IS DISTINCT FROM trigger_id"
                 " FROM pipelines_run WHERE id = ANY(%s) AND workspace_id = coalesce(%s, workspace_id)"
                 " AND application_id = coalesce(%s, application_id) AND environment_id = coalesce(%s, environment_id)"
                 " ORDER BY id FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else ""),
@@ -523,6 +528,20 @@ class Moves:
         run.paused, run.pause_reason, run.paused_until = False, "", None
         self._dirty_runs.add(run.id)
 
+    def let_in(self, run: RunRow) -> None:
+        """The run's lane lets it in: its deadline begins to run, and settling begins its stages."""
+        run.held = False
+        if run.deadline_seconds is not None:
+            run.deadline_at = self.now + timedelta(seconds=run.deadline_seconds)
+        run.deadline_seconds = None
+        self._dirty_runs.add(run.id)
+        self.event("run.let_in", run.id)
+
+    def start_through_blackout(self, run: RunRow) -> None:
+        """Nothing of this run waits for the end of a blackout: somebody gave a reason."""
+        run.through_blackout = True
+        self._dirty_runs.add(run.id)
+
     def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
         """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt."""
         unfinished = [stage for stage in run.stages if stage.state not in TERMINAL_STAGE]
@@ -548,9 +567,10 @@ class Moves:
         for run in self.runs.values():
             if run.is_final and run.is_terminal:
                 continue
-            self._advance(run)
+            if not run.held:
+                self._advance(run)
             facts = [StageFact(stage.state, stage.run_next_if_failed) for stage in run.stages]
-            status = derive_run_status(facts, started=run.started_at is not None, paused=run.paused)
+            status = derive_run_status(facts, started=run.started_at is not None, paused=run.paused, held=run.held)
             if status != run.status:
                 self._set_status(run, status)
             elif status == RunStatus.FAILED:
@@ -618,7 +638,7 @@ class Moves:
         origin, run.status = run.status, status
         run.finished_at = self.now if status in TERMINAL_RUN else None
         if status in TERMINAL_RUN:
-            run.paused, run.pause_reason, run.paused_until = False, "", None
+            run.paused, run.pause_reason, run.paused_until, run.held = False, "", None, False
         if not run.is_final:
             self._explain_failure(run)
         self._dirty_runs.add(run.id)
@@ -735,11 +755,13 @@ class Moves:
             execute("DELETE FROM pipelines_queueentry WHERE stage_id = ANY(%s)", [gone])
         new = [stage_id for stage_id, available_at in wanted.items() if self._queued.get(stage_id) != available_at]
         if new:
+            background = [stage_id for stage_id in new if self._run_of(stage_id).is_background]
+            starts = [stage_id for stage_id in new if _waits_in_blackout(self._run_of(stage_id), self.stages[stage_id])]
             execute(
-                "INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at)"
-                " SELECT id, application_id, environment_id, handler, available_at FROM pipelines_stage"
-                " WHERE id = ANY(%s)",
-                [new],
+                "INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,"
+                " is_background, is_start) SELECT id, application_id, environment_id, handler, available_at,"
+                " id = ANY(%s), id = ANY(%s) FROM pipelines_stage WHERE id = ANY(%s)",
+                [background, starts, new],
             )
         for stage_id in new:
             # a retry that is scheduled is announced too: who waits learns when to look next
@@ -747,6 +769,9 @@ class Moves:
 
     def _touched(self, stage_id: uuid.UUID) -> bool:
         return stage_id in self._dirty_stages or self.stages[stage_id].run_id in self._dirty_runs
+
+    def _run_of(self, stage_id: uuid.UUID) -> RunRow:
+        return self.runs[self.stages[stage_id].run_id]
 
     def _save_gates(self) -> None:
         if self._gate_ends:
@@ -799,6 +824,10 @@ class Moves:
                 "failure_code": run.failure_code,
                 "failure_message": run.failure_message,
                 "failure_stage": run.failure_stage,
+                "held": run.held,
+                "deadline_at": run.deadline_at,
+                "deadline_seconds": run.deadline_seconds,
+                "through_blackout": run.through_blackout,
             }
             for run in self.runs.values()
             if run.id in self._dirty_runs
@@ -808,10 +837,12 @@ class Moves:
                 "UPDATE pipelines_run t SET status = r.status, paused = r.paused, pause_reason = r.pause_reason,"
                 " paused_until = r.paused_until, started_at = r.started_at, finished_at = r.finished_at,"
                 " failure_code = r.failure_code, failure_message = r.failure_message, failure_stage = r.failure_stage,"
-                " updated_at = %s"
+                " held = r.held, deadline_at = r.deadline_at, deadline_seconds = r.deadline_seconds,"
+                " through_blackout = r.through_blackout, updated_at = %s"
                 " FROM json_to_recordset(%s::json) AS r(id uuid, status text, paused boolean, pause_reason text,"
                 " paused_until timestamptz, started_at timestamptz, finished_at timestamptz, failure_code text,"
-                " failure_message text, failure_stage uuid) WHERE t.id = r.id AND t.id = ANY(%s)",
+                " failure_message text, failure_stage uuid, held boolean, deadline_at timestamptz,"
+                " deadline_seconds double precision, through_blackout boolean) WHERE t.id = r.id AND t.id = ANY(%s)",
                 [self.now, recordset(dirty), [row["id"] for row in dirty]],
             )
 
@@ -853,4 +884,10 @@ def insert_events(events: Sequence[dict[str, Any]]) -> None:
 
 
 def _is_queued(run: RunRow, stage: StageRow) -> bool:
-    return stage.state in CLAIMABLE_STAGE and not run.paused and not run.is_terminal
+    return stage.state in CLAIMABLE_STAGE and not run.paused and not run.held and not run.is_terminal
+
+
+def _waits_in_blackout(run: RunRow, stage: StageRow) -> bool:
+    """What begins a run, or tries a stage again; what has begun goes on."""
+    begins = run.started_at is None or stage.state == StageState.RETRY_SCHEDULED
+    return begins and not run.through_blackout

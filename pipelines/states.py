@@ -65,6 +65,21 @@ class NoticeKind(TextChoices):
     RUN_BLOCKED = "run_blocked"
 
 
+class TickState(TextChoices):
+    DUE = "due"  # in the ledger, its run reserved; left when the run is made, skipped or refused
+    DISPATCHED = "dispatched"  # its run was made
+    SKIPPED = "skipped"  # missed, for the reason that is kept; a backfill may fill it
+    FAILED = "failed"  # missed: its run could not be made; a backfill may fill it
+
+
+class SkipReason(TextChoices):
+    PAUSED = "paused"  # the trigger was switched off
+    OVERLAP = "overlap"  # an earlier run of the trigger was unfinished
+    BLACKOUT = "blackout"
+    CATCH_UP = "catch-up"  # recorded too late, and the trigger does not catch up on it
+    EXISTING = "existing"  # of a backfill's ticks: it has a run already
+
+
 class GateState(TextChoices):
     OPEN = "open"
     APPROVED = "approved"
@@ -213,6 +228,15 @@ GATE_MOVES: dict[str, dict[GateState, GateState]] = {
     "cancel": {GateState.OPEN: GateState.CANCELLED},
 }
 
+TICK_MOVES: dict[str, dict[TickState, TickState]] = {
+    "dispatch": {TickState.DUE: TickState.DISPATCHED},
+    "skip": {TickState.DUE: TickState.SKIPPED},
+    "fail": {TickState.DUE: TickState.FAILED},
+    # a backfill: what it makes, and what it gives back when it is cancelled
+    "fill": dict.fromkeys((TickState.SKIPPED, TickState.FAILED, TickState.DISPATCHED), TickState.DISPATCHED),
+    "give_back": {TickState.DISPATCHED: TickState.SKIPPED},
+}
+
 DEAD_LETTER_MOVES: dict[str, dict[DeadLetterState, DeadLetterState]] = {
     "acknowledge": {DeadLetterState.OPEN: DeadLetterState.ACKNOWLEDGED},
     "redrive": dict.fromkeys(OPEN_DEAD_LETTER, DeadLetterState.REDRIVEN),
@@ -285,14 +309,17 @@ class StageFact:
     run_next_if_failed: bool
 
 
-def derive_run_status(stages: Iterable[StageFact], *, started: bool, paused: bool) -> RunStatus:
+def derive_run_status(stages: Iterable[StageFact], *, started: bool, paused: bool, held: bool = False) -> RunStatus:
     """The status that the stages imply, for a run that is neither cancelled nor past its deadline.
 
+    A run that its lane holds back begins none of its stages, so while any is pending it is queued, or paused.
     Order while not terminal: pausing/paused > blocked > running > waiting > queued. A run ends, also from pausing and
     paused, when nothing is active, ready, scheduled, waiting or to be reconciled; stages behind a failure stay pending.
     """
     states = {fact.state for fact in stages}
     unfinished = states - TERMINAL_STAGE - {S.PENDING}
+    if held and not unfinished and S.PENDING in states:
+        return RunStatus.PAUSED if paused else RunStatus.QUEUED
     if not unfinished:
         good = all(lets_go_on(fact) for fact in stages)
         return RunStatus.COMPLETED if good else RunStatus.FAILED

@@ -1,4 +1,4 @@
-"""States of an operation, its legal moves, and the closed set of verdicts on it (model.md §2)."""
+"""States of operations and backfills, their legal moves, and the closed set of verdicts (model.md §2)."""
 
 from django.db.models import TextChoices
 
@@ -68,4 +68,39 @@ OPERATION_MOVES: dict[str, dict[OperationState, OperationState]] = {
     "fail": dict.fromkeys((Op.DISPATCHED, Op.RESERVED), Op.FAILED),
     "withdraw": dict.fromkeys(PENDING_OPERATION, Op.WITHDRAWN),
     "expire": dict.fromkeys(PENDING_OPERATION, Op.EXPIRED),
+}
+
+
+BACKFILL = "backfill"  # its kind, where rules and requests name it
+
+
+class BackfillState(TextChoices):
+    PREVIEWED = "previewed"  # being asked for; nobody else sees it so
+    AWAITING_APPROVAL = "awaiting_approval"  # left by a decision, a withdrawal or its end in time
+    RUNNING = "running"  # its runs are made, and let in a few at a time
+    PAUSED = "paused"  # nothing more is let in
+    COMPLETED = "completed"
+    COMPLETED_WITH_FAILURES = "completed_with_failures"  # a tick failed, or its run did
+    CANCELLED = "cancelled"  # also when others did not agree
+
+
+class BackfillTickState(TextChoices):
+    PENDING = "pending"  # its run is not made yet
+    DISPATCHED = "dispatched"  # its run was made
+    FAILED = "failed"  # its run could not be made; the others go on
+    SKIPPED = "skipped"  # it had a run already
+    CANCELLED = "cancelled"  # its run was never made, or was cancelled while it was held: the tick is missed again
+
+
+Bf = BackfillState
+TERMINAL_BACKFILL = frozenset({Bf.COMPLETED, Bf.COMPLETED_WITH_FAILURES, Bf.CANCELLED})
+
+BACKFILL_MOVES: dict[str, dict[BackfillState, BackfillState]] = {
+    "ask_approval": {Bf.PREVIEWED: Bf.AWAITING_APPROVAL},
+    "start": {Bf.PREVIEWED: Bf.RUNNING, Bf.AWAITING_APPROVAL: Bf.RUNNING},
+    "pause": {Bf.RUNNING: Bf.PAUSED},
+    "resume": {Bf.PAUSED: Bf.RUNNING},
+    "complete": {Bf.RUNNING: Bf.COMPLETED, Bf.PAUSED: Bf.COMPLETED},
+    "complete_with_failures": {Bf.RUNNING: Bf.COMPLETED_WITH_FAILURES, Bf.PAUSED: Bf.COMPLETED_WITH_FAILURES},
+    "cancel": dict.fromkeys((Bf.AWAITING_APPROVAL, Bf.RUNNING, Bf.PAUSED), Bf.CANCELLED),
 }

@@ -39,6 +39,16 @@ from pipelines.models.runs import (
     Stage,
     StageOutput,
 )
+from pipelines.models.triggers import (
+    Blackout,
+    BlackoutKind,
+    CatchUp,
+    Lane,
+    OverlapPolicy,
+    Tick,
+    Trigger,
+    TriggerVersion,
+)
 
 __all__ = [
     "ApiKey",
@@ -50,6 +60,9 @@ __all__ = [
     "AuditOutcome",
     "AuditPending",
     "AuditSeal",
+    "Blackout",
+    "BlackoutKind",
+    "CatchUp",
     "Checkpoint",
     "CheckpointEvidence",
     "ContextItem",
@@ -63,11 +76,13 @@ __all__ = [
     "GateDecision",
     "GateMoment",
     "KeyScope",
+    "Lane",
     "LateEvidence",
     "LocalKeyring",
     "LogLine",
     "Member",
     "Notice",
+    "OverlapPolicy",
     "PersonalToken",
     "Pipeline",
     "Policy",
@@ -81,6 +96,9 @@ __all__ = [
     "RunSearch",
     "Stage",
     "StageOutput",
+    "Tick",
+    "Trigger",
+    "TriggerVersion",
     "WorkerSession",
     "Workspace",
 ]

@@ -65,6 +65,17 @@ class Run(models.Model):
     policy_digest = models.CharField(
         max_length=64, blank=True, db_default="", help_text="the policies in force when it was made"
     )
+    trigger = models.ForeignKey("Trigger", models.PROTECT, null=True, related_name="runs", db_index=False)
+    tick_at = models.DateTimeField(null=True, help_text="the tick of its trigger that it was made for")
+    lane = models.ForeignKey(
+        "Lane", models.PROTECT, null=True, related_name="runs", db_index=False, db_constraint=False
+    )
+    held = models.BooleanField(default=False, db_default=False, help_text="its lane has not let it in: nothing begins")
+    lane_rank = models.BigIntegerField(null=True, help_text="its place in its lane, lowest first")
+    deadline_seconds = models.FloatField(null=True, help_text="while it is held: its deadline, once it is let in")
+    through_blackout = models.BooleanField(
+        default=False, db_default=False, help_text="somebody gave a reason to start it in a blackout"
+    )
     created_at = models.DateTimeField(db_default=RecourseNow())
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -83,6 +94,13 @@ class Run(models.Model):
             models.Index(fields=["application", "environment", "-created_at", "-id"], name="run_by_application"),
             models.Index(fields=["application", "environment", "status", "-created_at", "-id"], name="run_by_status"),
             models.Index(fields=["pipeline", "environment", "-created_at", "-id"], name="run_by_pipeline"),
+            models.Index(fields=["trigger", "-tick_at", "-id"], name="run_by_tick", condition=Q(trigger__isnull=False)),
+            # what a lane has let in, and whom it lets in next
+            models.Index(
+                fields=["lane", "held", "lane_rank", "id"],
+                name="run_in_lane",
+                condition=Q(lane__isnull=False) & ~Q(status__in=sorted(TERMINAL_RUN)),
+            ),
             models.Index(
                 fields=["recovered_from", "-created_at"],
                 name="run_forks",
@@ -246,13 +264,23 @@ class QueueEntry(models.Model):
     environment = models.ForeignKey(Environment, models.CASCADE, related_name="+", db_index=False, db_constraint=False)
     handler = models.CharField(max_length=300)
     available_at = models.DateTimeField()
+    is_background = models.BooleanField(
+        default=False, db_default=False, help_text="of a backfill: live work has its share beside it"
+    )
+    is_start = models.BooleanField(
+        default=False, db_default=False, help_text="begins a run or tries again: waits while a blackout holds"
+    )
 
     class Meta:
         verbose_name_plural = "queue entries"
         indexes = [
-            # one queue is one application, environment and handler
+            # one queue is one application, environment and handler; four lines in it, each in its own order
             models.Index(
-                fields=["application", "environment", "handler", "available_at", "stage"], name="queue_in_order"
+                fields=[
+                    *("application", "environment", "handler"),
+                    *("is_background", "is_start", "available_at", "stage"),
+                ],
+                name="queue_in_lines",
             )
         ]
 

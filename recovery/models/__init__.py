@@ -1,0 +1,14 @@
+"""The tables, one module per concept: fields, constraints, indexes; no flow."""
+
+from recovery.models.backfills import Backfill, BackfillOrder, BackfillTick, Reprocess
+from recovery.models.operations import EffectEvidence, Operation, Reconciliation
+
+__all__ = [
+    "Backfill",
+    "BackfillOrder",
+    "BackfillTick",
+    "EffectEvidence",
+    "Operation",
+    "Reconciliation",
+    "Reprocess",
+]
