@@ -162,7 +162,8 @@ class Tick(models.Model):
 class Lane(models.Model):
     """Lets in so many of its runs at once and holds the others.
 
-    A trigger has one for its live runs, a backfill has one, each of its owner's id. Who lets a run in holds the lock on the lane's row; how many are in is counted, never stored.
+    A trigger has one for its live runs, a backfill one of its own; its id is theirs. Who lets a run in holds the lock
+    on the lane's row. How many are in is counted, never stored.
     """
 
     id = models.UUIDField(primary_key=True, editable=False)
