@@ -20,8 +20,8 @@ from pipelines.errors import Refusal
 
 LONGEST = 200  # characters
 FIRST_DAY, LAST_DAY = date(1800, 1, 1), date(2200, 12, 31)
+ANY_TIME = datetime(2000, 1, 1)
 
-WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 SHORTHANDS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -33,28 +33,42 @@ SHORTHANDS = {
 }
 
 
+MONTH = r"(?:\d+|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+WEEKDAY = rf"(?:\d+|{'|'.join(WEEKDAYS)})"
+
+
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """One of the five: its place, its name, what may stand in it."""
+    """One of the five: its name, its numbers, and what else may stand in it."""
 
     name: str
     low: int
     high: int
     size: int  # how many different values there are: no step is longer
+    value: str = r"\d+"
+    besides: str = r"(?!)"
     also: str = ""
 
     @property
     def allowed(self) -> str:
         return f"numbers from {self.low} to {self.high}{self.also}, lists (1,3), ranges (1-3), steps (*/2), or *"
 
+    @property
+    def shape(self) -> str:
+        return rf"(?:\*|{self.value}|{self.value}-{self.value})(?:/\d+)?|{self.besides}"
+
 
 FIELDS = (
     FieldRule("minute", 0, 59, 60),
     FieldRule("hour", 0, 23, 24),
-    FieldRule("day of month", 1, 31, 31, ", L for the last day"),
-    FieldRule("month", 1, 12, 12, ", names (jan)"),
-    FieldRule("day of week", 0, 7, 7, ", names (mon), the last one of the month (friL), the second one (mon#2)"),
+    FieldRule("day of month", 1, 31, 31, besides="L", also=", L for the last day"),
+    FieldRule("month", 1, 12, 12, MONTH, also=", names (jan)"),
+    FieldRule(
+        "day of week", 0, 7, 7, WEEKDAY, rf"{WEEKDAY}(?:L|#\d+)", ", names (mon), friL for the last, mon#1 to mon#5"
+    ),
 )
+DAY_OF_WEEK = FIELDS[4]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,10 +76,17 @@ class Fields:
     """An expression that was read: the days that it means, and the times of day."""
 
     text: str
-    times: tuple[timedelta, ...]  # since midnight on the clock, rising
-    months: frozenset[int]
-    days: Mapping[tuple[int, int], tuple[int, ...]]  # by the month's length and the day of week of its first
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    months: tuple[int, ...]
+    days_of_month: tuple[int, ...]
+    last_day: bool  # of the month
+    days_of_week: tuple[int, ...]  # 0 is Sunday
+    nth_days_of_week: tuple[tuple[int, int], ...]  # (day of week, which one of the month); 0 is the last
+    either: bool  # both day fields are restricted, and one is enough
     real_time: bool  # every instant that matches, instead of fixed times
+    times: tuple[timedelta, ...]  # since midnight on the clock, rising
+    days: Mapping[tuple[int, int], tuple[int, ...]]  # by the month's length and the day of week of its first
 
     def days_of(self, year: int, month: int) -> tuple[int, ...]:
         if month not in self.months:
@@ -124,23 +145,30 @@ def read(cron: object) -> Fields:
 def _read(text: str) -> Fields:
     parts = [_field(rule, part) for rule, part in zip(FIELDS, text.split(), strict=True)]
     try:
-        sim = CronSim(" ".join(parts), datetime(2000, 1, 1))
+        sim = CronSim(" ".join(parts), ANY_TIME)
     except CronSimError:  # each field is good: it is the days that no month has
         raise _never(text) from None
     days = {kind: tuple(day.day for day in month if sim.match_day(day)) for kind, month in _months().items()}
-    fields = Fields(
-        text=text,
-        times=tuple(
-            timedelta(hours=hour, minutes=minute) for hour in sorted(sim.hours) for minute in sorted(sim.minutes)
-        ),
-        months=frozenset(sim.months),
-        days=days,
-        real_time=parts[0].startswith("*") or parts[1].startswith("*"),
-    )
-    lengths = {length for month in fields.months for length in ((28, 29) if month == 2 else (_length(month),))}
+    lengths = {length for month in sim.months for length in ((28, 29) if month == 2 else (_length(month),))}
     if not any(numbers for (length, _), numbers in days.items() if length in lengths):
         raise _never(text)
-    return fields
+    minutes, hours = sorted(sim.minutes), sorted(sim.hours)
+    return Fields(
+        text=text,
+        minutes=tuple(minutes),
+        hours=tuple(hours),
+        months=tuple(sorted(sim.months)),
+        days_of_month=tuple(sorted(sim.days - {CronSim.LAST})),
+        last_day=CronSim.LAST in sim.days,
+        days_of_week=tuple(sorted({day % 7 for day in sim.weekdays if isinstance(day, int)})),
+        nth_days_of_week=tuple(
+            sorted({(day[0] % 7, max(day[1], 0)) for day in sim.weekdays if isinstance(day, tuple)})
+        ),
+        either=not sim.day_and,
+        real_time=parts[0].startswith("*") or parts[1].startswith("*"),
+        times=tuple(timedelta(hours=hour, minutes=minute) for hour in hours for minute in minutes),
+        days=days,
+    )
 
 
 def _length(month: int) -> int:
@@ -160,47 +188,41 @@ def _months() -> dict[tuple[int, int], tuple[date, ...]]:
 
 def _field(rule: FieldRule, text: str) -> str:
     """The field as cronsim takes it; refused when a part of it is not allowed."""
-    return ",".join(_term(rule, term) for term in text.split(","))
+    return ",".join(_term(rule, written) for written in text.split(","))
 
 
 def _term(rule: FieldRule, written: str) -> str:
-    term = written
-    if rule is FIELDS[4]:
-        term = _weekday_term(term)
-    place = FIELDS.index(rule)
-    try:
-        if term.upper() == "LW" or ("/" in term and "L" in term.upper().split("/")[0].replace("JUL", "")):
-            raise CronSimError(written)
-        CronSim(" ".join(["*"] * place + [term] + ["*"] * (len(FIELDS) - 1 - place)), datetime(2000, 1, 1))
-    except CronSimError:
-        raise _invalid(_why(rule, written)) from None
-    _, _, step = term.partition("/")
-    if step and int(step) > rule.size:
-        raise _invalid(f"{rule.name}: the step of {written} is too long: from 1 to {rule.size}.")
+    term = _with_numbers(written) if rule is DAY_OF_WEEK else written
+    if not re.fullmatch(rule.shape, term, re.IGNORECASE):
+        raise _not_allowed(rule, written)
+    body, _, step = term.partition("/")
+    if not all(_is_taken(rule, end) for end in body.split("-")):
+        raise _not_allowed(rule, written)
+    if not _is_taken(rule, body):
+        raise _invalid(f"{rule.name}: the range {body} does not rise; write it as two, each from low to high.")
+    if step and not 1 <= int(step) <= rule.size:
+        raise _invalid(f"{rule.name}: the step of {written} is not from 1 to {rule.size}.")
     return term
 
 
-def _weekday_term(term: str) -> str:
+def _is_taken(rule: FieldRule, term: str) -> bool:
+    fields = [term if rule is one else "*" for one in FIELDS]
+    try:
+        CronSim(" ".join(fields), ANY_TIME)
+    except CronSimError:
+        return False
+    return True
+
+
+def _with_numbers(term: str) -> str:
     """`friL` as `5L`, and Sunday at the end of a range as 7: `sat-sun` is the weekend."""
-    if match := re.fullmatch(r"([a-z]{3})L", term, re.IGNORECASE):
-        name = match[1].lower()
-        return f"{WEEKDAYS.index(name)}L" if name in WEEKDAYS else term
+    if match := re.fullmatch(rf"({'|'.join(WEEKDAYS)})L", term, re.IGNORECASE):
+        return f"{WEEKDAYS.index(match[1].lower())}L"
     return re.sub(r"^(mon|tue|wed|thu|fri|sat|[1-6])-sun(?=/|$)", r"\1-7", term, flags=re.IGNORECASE)
 
 
-def _why(rule: FieldRule, term: str) -> str:
-    if re.fullmatch(r"\w+-\w+(/\d+)?", term) and not any(_is_bad(rule, end) for end in re.split(r"[-/]", term)[:2]):
-        return f"{rule.name}: the range {term} does not rise; write it as two, each from low to high."
-    return f"{rule.name}: {term or 'nothing'} is not allowed; allowed are {rule.allowed}."
-
-
-def _is_bad(rule: FieldRule, value: str) -> bool:
-    place = FIELDS.index(rule)
-    try:
-        CronSim(" ".join(["*"] * place + [value] + ["*"] * (len(FIELDS) - 1 - place)), datetime(2000, 1, 1))
-    except CronSimError:
-        return True
-    return False
+def _not_allowed(rule: FieldRule, written: str) -> Refusal:
+    return _invalid(f"{rule.name}: {written or 'nothing'} is not allowed; allowed are {rule.allowed}.")
 
 
 def _invalid(message: str) -> Refusal:
