@@ -1,7 +1,8 @@
 """The pipeline fx-daily: fetches one day's reference rates, checks, stores and publishes them.
 
 The handlers run under the console's Celery workers (or any worker that imports this module). What they may be asked to
-do twice they do once: fetch and validate change nothing, store is an upsert, publish carries the stage's key.
+do twice they do once: fetch and validate change nothing, store is an upsert, publish carries the stage's key. A day
+without a fixing fails at its fetch; once somebody has skipped that there is nothing left to do, and the others say so.
 The definition, with its retries, is fx_daily.json.
 """
 
@@ -55,6 +56,8 @@ def fetch(ctx: StageContext) -> Any:
 def validate(ctx: StageContext) -> dict[str, Any]:
     """Refuses a day that cannot be right; a jump that can is for a person to judge, who may skip this stage."""
     fetched = ctx.dependencies["fetch"]
+    if fetched is None:
+        return _nothing(ctx)
     rates, previous = fetched["rates"], (fetched["previous"] or {}).get("rates", {})
     missing = sorted(EXPECTED - rates.keys())
     if missing:
@@ -75,6 +78,8 @@ def validate(ctx: StageContext) -> dict[str, Any]:
 def store(ctx: StageContext) -> dict[str, Any]:
     """One row a day, whoever writes it and however often."""
     fetched = ctx.dependencies["fetch"]
+    if fetched is None:
+        return _nothing(ctx)
     ctx.raise_if_stopped()
     try:
         with closing(sqlite3.connect(database_file(), timeout=20)) as connection, connection:
@@ -90,6 +95,8 @@ def store(ctx: StageContext) -> dict[str, Any]:
 def publish(ctx: StageContext) -> Any:
     """Sends the day with the stage's key: a repeat after an unknown answer is recognised there."""
     fetched = ctx.dependencies["fetch"]
+    if fetched is None:
+        return _nothing(ctx)
     day = {name: fetched[name] for name in ("date", "base", "rates")}
     ctx.raise_if_stopped()
     status, body = _ask("publish", "PUT", f"/published/{day['date']}", day, {"Idempotency-Key": ctx.idempotency_key})
@@ -97,6 +104,12 @@ def publish(ctx: StageContext) -> Any:
     if body["replayed"]:
         ctx.log("info", "an earlier attempt had published this already", date=day["date"])
     return body
+
+
+def _nothing(ctx: StageContext) -> dict[str, Any]:
+    """The end of a stage on a day whose fetch was skipped."""
+    ctx.log("info", "no fixing that day: nothing to do")
+    return {"fixing": False}
 
 
 def _ask(service: str, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:

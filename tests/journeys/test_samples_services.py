@@ -249,6 +249,15 @@ def test_validate_takes_a_change_at_the_limit_and_a_day_without_a_day_before() -
     assert run("fx.validate", dependencies={"fetch": fetched})["status"] == "succeeded"
 
 
+def test_a_day_whose_fetch_was_skipped_comes_to_its_end_and_stores_and_publishes_nothing(running: Any) -> None:
+    running(PublishService)
+    for handler in ("fx.validate", "fx.store", "fx.publish"):
+        body = run(handler, dependencies={"fetch": None})
+        assert (body["status"], body["output"]) == ("succeeded", {"fixing": False})
+    assert not fx_daily.database_file().exists()
+    assert ask("publish", "GET", "/published/2026-04-03")[0] == 404
+
+
 def test_an_invoice_is_validated_by_its_id_or_as_it_comes() -> None:
     handler = validate_invoice.HANDLER
     for given in ({"invoiceId": "invoice-42"}, {"invoiceId": "invoice-40"}):
