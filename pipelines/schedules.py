@@ -20,6 +20,7 @@ from itertools import chain, dropwhile, islice, takewhile
 from django.db.models import TextChoices
 
 from pipelines import cron as crons
+from pipelines import cron_sentences as words
 from pipelines import zones
 from pipelines.errors import Refusal
 
@@ -51,6 +52,17 @@ class Rule(TextChoices):
     GAP_FIRST_EXISTING = "gap_first_existing"
 
 
+GAP_RULES = (Rule.GAP_SHIFT, Rule.GAP_FIRST_EXISTING)
+GAP_WORDS = {
+    Gap.FIRST_EXISTING: "",
+    Gap.SHIFT: "a time that does not exist fires as much later",
+    Gap.SKIP: "a time that does not exist is left out",
+}
+OVERLAP_WORDS = {
+    Overlap.FIRST: "",
+    Overlap.SECOND: "a time that exists twice fires the second time",
+    Overlap.BOTH: "a time that exists twice fires both times",
+}
 RANK = {rule: rank for rank, rule in enumerate(Rule)}
 
 
@@ -108,12 +120,42 @@ class Schedule:
         return list(islice(self.after(after), count))
 
     def sentence(self) -> str:
-        """The schedule in plain words."""
-        return f"{self.cron}, {self.timezone} time"
+        """The schedule in plain words: "At 16:15 on Monday to Friday, Europe/Berlin time"."""
+        fields = crons.read(self.cron)
+        where = self.timezone if self.timezone == "UTC" else f"{self.timezone} time"
+        policies = () if fields.real_time else (GAP_WORDS[Gap(self.gap)], OVERLAP_WORDS[Overlap(self.overlap)])
+        return "; ".join((f"{words.sentence(fields)}, {where}", *filter(None, policies)))
 
     def explain(self, due: Due) -> str:
-        """What made this tick, in plain words."""
-        return f"{due.local:%H:%M %Z} on {due.local:%Y-%m-%d} in {self.timezone}, {due.at:%H:%M} UTC"
+        """What made this tick, in plain words, with the change of clocks where one had its part in it. Only the instant
+        and the rule are read of it: a row of the ledger says as much."""
+        local = due.at.astimezone(zones.zone(self.timezone))
+        seam = zones.seam_of(self.timezone, local.date())
+        when = f"{words.with_zone(local)}{words.in_utc(local, due.at)}"
+        where = "" if self.timezone == "UTC" else f" in {self.timezone}"
+        plain = f"{words.with_zone(local)} on {local:%Y-%m-%d}{where}{words.in_utc(local, due.at)}"
+        if seam is None:
+            return plain
+        left_out = [named for named, at, rule in self._made(seam) if at == due.at and rule in GAP_RULES]
+        if left_out and due.rule in GAP_RULES:
+            later = "as much later, " if due.rule == Rule.GAP_SHIFT else ""
+            return (
+                f"{_told(left_out)} {'does' if len(left_out) == 1 else 'do'} not exist on {_dates(left_out)} "
+                f"in {self.timezone} ({_change(seam.leaves_out(left_out[0]))}): fires {later}at {when}"
+            )
+        if left_out:
+            fall = "falls" if len(left_out) == 1 else "fall"
+            return f"{plain}; {_told(left_out)}, left out by clocks that day, {fall} on it"
+        twice = seam.repeats(local.replace(tzinfo=None))
+        if twice is None:
+            return plain
+        which = "second" if due.at >= twice.at else "first"
+        if due.rule == Rule.REAL_TIME:
+            return f"{plain}; it comes twice ({_change(twice)}): this is the {which} time"
+        return (
+            f"{words.at_clock(local)} comes twice on {local:%Y-%m-%d} in {self.timezone} ({_change(twice)}): "
+            f"fires the {which} time, at {when}"
+        )
 
     def _days(self, instant: datetime, *, forward: bool) -> Iterator[list[Due]]:
         """The ticks day by day, from the local day of the instant on. Days that a change of clocks touches come at
@@ -177,3 +219,20 @@ def _utc(instant: datetime) -> datetime:
     if instant.tzinfo is None:
         raise ValueError("a schedule asks for times with a zone")
     return instant.astimezone(UTC)
+
+
+def _told(times: list[datetime]) -> str:
+    told = [words.at_clock(local) for local in times]
+    return words.listed(told if len(told) < 4 else [*told[:2], f"{len(told) - 2} more times"])
+
+
+def _dates(times: list[datetime]) -> str:
+    return words.listed([f"{day:%Y-%m-%d}" for day in sorted({local.date() for local in times})])
+
+
+def _change(change: zones.Change) -> str:
+    """clocks go from 02:00 to 03:00"""
+    low, high = change.from_wall, change.to_wall
+    days = [""] * 2 if low.date() == high.date() else [f" on {local:%Y-%m-%d}" for local in (low, high)]
+    back = "" if change.after > change.before else "back "
+    return f"clocks go {back}from {words.at_clock(low)}{days[0]} to {words.at_clock(high)}{days[1]}"

@@ -117,6 +117,10 @@ class Seam:
         """The change by which this time, which no clock shows, is left out."""
         return next(change for change in self.changes if change.from_wall <= local < change.to_wall)
 
+    def repeats(self, local: datetime) -> Change | None:
+        """The change by which clocks show this time twice, when they do."""
+        return next((change for change in self.changes if change.to_wall <= local < change.from_wall), None)
+
 
 def wall(at: datetime, offset: timedelta) -> datetime:
     """What a clock with this offset shows: a time without zone."""
