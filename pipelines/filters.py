@@ -26,6 +26,7 @@ from pipelines.states import RunStatus
 PAGING = frozenset({"cursor", "page_size", "workspace", "format"})
 LONGEST_VALUE = 300  # a handler's name, the longest thing one can filter by
 MOST_VALUES = 50
+YES_OR_NO = ("true", "false")
 MOST_WORDS = 20  # of all searches of a request: each is compared with the words of every run that is looked at
 BETWEEN_WORDS = "-_/:.@"  # besides white space, in searches as in what is searched
 
@@ -178,6 +179,24 @@ class Before(django_filters.Filter):
 
     def __init__(self, field_name: str) -> None:
         super().__init__(field_name, "lt", read=lambda given: max(map(_moment, _texts(given)), default=None))
+
+
+class Until(django_filters.Filter):
+    """Rows of that time or before it; told twice, the later rules."""
+
+    field_class = Given
+
+    def __init__(self, field_name: str) -> None:
+        super().__init__(field_name, "lte", read=lambda given: max(map(_moment, _texts(given)), default=None))
+
+
+class Truth(django_filters.Filter):
+    """Rows whose field is true, or is false; told twice, either."""
+
+    field_class = Given
+
+    def __init__(self, field_name: str | None = None) -> None:
+        super().__init__(field_name, "in", read=lambda given: [one == "true" for one in _choices(given, YES_OR_NO)])
 
 
 class ListFilter(django_filters.FilterSet):

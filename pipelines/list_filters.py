@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since
+from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since, Truth, Until
 from pipelines.models import PolicyKind, PolicyStatus
 from pipelines.states import (
     DeadLetterReason,
@@ -11,6 +11,8 @@ from pipelines.states import (
     EffectState,
     ReleaseStatus,
     SessionState,
+    SkipReason,
+    TickState,
 )
 
 
@@ -87,3 +89,22 @@ class DeadLetterFilter(ListFilter):
     handler = AnyOf("stage__handler")
     pipeline = AnyOf("run__pipeline__slug")
     application = AnyOf("run__application__name")
+
+
+class TriggerFilter(ListFilter):
+    """Triggers by what they start, where, for whom, and whether they do."""
+
+    name = AnyOf()
+    pipeline = AnyOf("pipeline__slug")
+    environment = AnyOf("environment__slug")
+    application = AnyOf("application__name")
+    enabled = Truth()
+
+
+class TickFilter(ListFilter):
+    """The ledger of a trigger: what became of its ticks, and a window both ends of which belong to it."""
+
+    status = AnyOf("state", choices=TickState.values)
+    reason = AnyOf(choices=SkipReason.values)
+    from_time = Since("at")
+    to_time = Until("at")
