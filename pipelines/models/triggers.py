@@ -176,7 +176,8 @@ class Lane(models.Model):
 class Blackout(models.Model):
     """A time in which nothing starts, in a workspace, one of its environments, or for one trigger.
 
-    Whether one holds at an instant says the function `recourse_blackout` (migration 0010), and nothing else.
+    Whether one covers an instant says the function `recourse_covers`, and which holds somewhere `recourse_blackout`
+    (migration 0011); nothing else does.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
@@ -201,7 +202,28 @@ class Blackout(models.Model):
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
 
     class Meta:
-        constraints = [closed_set("kind", BlackoutKind, "blackout_kind_known")]
+        constraints = [
+            closed_set("kind", BlackoutKind, "blackout_kind_known"),
+            models.CheckConstraint(
+                condition=Q(
+                    kind=BlackoutKind.WEEKLY,
+                    days__len__gt=0,
+                    days__contained_by=[1, 2, 3, 4, 5, 6, 7],
+                    from_time__isnull=False,
+                    to_time__isnull=False,
+                )
+                | Q(kind=BlackoutKind.DATES, dates__len__gt=0)
+                | Q(kind=BlackoutKind.PERIOD, starts_at__isnull=True)
+                | Q(kind=BlackoutKind.PERIOD, ends_at__isnull=True)
+                | Q(kind=BlackoutKind.PERIOD, ends_at__gte=models.F("starts_at")),
+                name="blackout_says_when",
+            ),
+            models.CheckConstraint(
+                condition=Q(is_freeze=False)
+                | Q(kind=BlackoutKind.PERIOD, trigger__isnull=True, starts_at__isnull=False),
+                name="blackout_freeze_is_a_period",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
