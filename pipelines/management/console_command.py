@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import ProgrammingError
 from structlog.contextvars import bound_contextvars
 
+from pipelines import audit, credentials
+from pipelines.access import Actor, person
 from pipelines.api.shapes import Text, Wrong
 from pipelines.definitions import Slug
 from pipelines.errors import Refusal
@@ -50,6 +53,23 @@ def workspace_of(workspace_slug: str) -> Workspace:
     if workspace is None:
         raise Refusal("not_found", f"there is no workspace {workspace_slug!r}")
     return workspace
+
+
+def member(workspace: Workspace, user_name: str, capability: str, action: str) -> Actor:
+    """The member in whose name a command acts; refused, with an audit event, to anyone who may not, or is none."""
+    model = get_user_model()
+    user = model.objects.filter(**{model.USERNAME_FIELD: user_name}, is_active=True).first()
+    actor = person(user, workspace.id, "command") if user else None
+    entry = audit.Entry()
+    try:
+        if actor is None:
+            entry.on_behalf_of = user_name
+            raise Refusal("permission_denied", f"{user_name!r} is no member of the workspace {workspace.slug!r}")
+        actor.require(capability)
+    except Refusal as refusal:
+        audit.record_refusal(actor or credentials.console_operator(workspace), action, refusal, entry)
+        raise
+    return actor
 
 
 def slug(text: str) -> str:

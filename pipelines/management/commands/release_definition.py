@@ -6,16 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from django.contrib.auth import get_user_model
 from django.core.management.base import CommandParser
 
-from pipelines import audit, catalog, credentials, releases
-from pipelines.access import RELEASE, Actor, person
+from pipelines import catalog, releases
+from pipelines.access import RELEASE, Actor
 from pipelines.api.bodies import MIB
 from pipelines.definitions import Definition, read_document, with_defaults
-from pipelines.errors import Refusal
-from pipelines.management.console_command import ConsoleCommand, slug, workspace_of
-from pipelines.models import Pipeline, Workspace
+from pipelines.management.console_command import ConsoleCommand, member, slug, workspace_of
+from pipelines.models import Pipeline
 
 
 class Command(ConsoleCommand):
@@ -39,7 +37,7 @@ class Command(ConsoleCommand):
         document = read_document(path.read_bytes(), toml=path.suffix.lower() == ".toml")
         definition = with_defaults(Definition.clean(document))
         workspace = workspace_of(options["workspace"])
-        actor = _releaser(workspace, options["by"])
+        actor = member(workspace, options["by"], RELEASE, "release.register")
         environment, created = catalog.ensure_environment(workspace, options["environment"], actor=actor)
         if created:
             self.note(f"created the environment {environment.slug} on top of the ladder, unprotected")
@@ -70,20 +68,3 @@ def _definition_file(text: str) -> Path:
     if path.stat().st_size > MIB:
         raise argparse.ArgumentTypeError(f"{text} has more than {MIB} bytes")
     return path
-
-
-def _releaser(workspace: Workspace, user_name: str) -> Actor:
-    """The member who releases; refused, with an audit event, to anyone who may not, or is none."""
-    model = get_user_model()
-    user = model.objects.filter(**{model.USERNAME_FIELD: user_name}, is_active=True).first()
-    actor = person(user, workspace.id, "command") if user else None
-    entry = audit.Entry()
-    try:
-        if actor is None:
-            entry.on_behalf_of = user_name
-            raise Refusal("permission_denied", f"{user_name!r} is no member of the workspace {workspace.slug!r}")
-        actor.require(RELEASE)
-    except Refusal as refusal:
-        audit.record_refusal(actor or credentials.console_operator(workspace), "release.register", refusal, entry)
-        raise
-    return actor
