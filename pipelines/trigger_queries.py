@@ -24,6 +24,7 @@ from pipelines.models import Run, Tick, Trigger, TriggerVersion
 from pipelines.paging import Cut, Page, page_of
 from pipelines.schedules import Due, Schedule
 from pipelines.sql import planned
+from pipelines.zones import zone
 
 NEXT = 5  # ticks that are told ahead
 MOST_MISSED = 10_000
@@ -173,6 +174,12 @@ def run_states(rows: Iterable[Tick]) -> dict[uuid.UUID, str]:
 def versions(trigger: Trigger) -> QuerySet[TriggerVersion]:
     """How the trigger was set, newest first."""
     return TriggerVersion.objects.filter(trigger=trigger).order_by("-version")
+
+
+def says(tick: Tick) -> str:
+    """What made a tick of the ledger, in plain words, by the schedule of its time."""
+    schedule = Schedule(tick.cron, tick.timezone, tick.gap, tick.overlap)
+    return schedule.explain(Due(tick.at, tick.at.astimezone(zone(tick.timezone)), tick.rule))
 
 
 def _from(trigger: Trigger, instant: datetime) -> datetime:
