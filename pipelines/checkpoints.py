@@ -171,9 +171,9 @@ def write(marks: Iterable[tuple[RunFacts, Mark]]) -> list[Written]:
     return [Written(row["id"], row["sequence"]) for row in rows]
 
 
-def write_first(run: NewRun) -> None:
-    """The checkpoint of a run's start, in the transaction that makes the run."""
-    insert([checkpoint_row(run, Mark(CheckpointMoment.RUN_START), 1)])
+def write_first(runs: Sequence[NewRun]) -> None:
+    """The checkpoints of runs' starts, in the transaction that makes the runs."""
+    insert([checkpoint_row(run, Mark(CheckpointMoment.RUN_START), 1) for run in runs])
 
 
 def checkpoint_row(run: RunFacts, mark: Mark, sequence: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -23,7 +24,7 @@ from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.ids import new_id
 from pipelines.moves import Moves
-from pipelines.releases import inline_release, release_in_force
+from pipelines.releases import Managed, inline_release, release_in_force
 from pipelines.sql import query, recordset
 
 STAGE_DEFAULTS: dict[str, Any] = {
@@ -41,6 +42,7 @@ OPTION_DEFAULTS: dict[str, Any] = {
     "max_recoveries": 3,
     "max_output_bytes": 256 * 1024,
 }
+MOST_AT_ONCE = 1000  # runs inserted in one statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +183,25 @@ def _under_the_other_name(place: Place, intent: Intent, run_id: uuid.UUID) -> st
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Which tick a run is made for, and in which lane it stands; a held one begins when its lane lets it in."""
+
+    trigger_id: uuid.UUID
+    tick_at: datetime
+    lane_id: uuid.UUID | None = None
+    lane_rank: int | None = None
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """A run that is about to be inserted, all decided.
 
     A stage is a row of `pipelines_stage` as far as it differs from a new one: {id, position, name, handler,
     description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval, options, state}; of a
     fork, for what is kept, also {output_id, output_digest, last_error_code, last_error_message, failure_disposition,
-    stale}. `deadline_seconds` counts from now. `words` is what the search finds it by, besides its owners.
+    stale}; of a held run all are pending. `deadline_seconds` counts from now, of a held run from when it is let in.
+    `words` is what the search finds it by, besides its owners.
     """
 
     id: uuid.UUID
@@ -204,6 +218,51 @@ class Draft:
     user_id: int | None
     recovered_from: uuid.UUID | None = None
     recovery: Mapping[str, Any] | None = None
+    origin: Origin | None = None
+    through_blackout: bool = False
+
+    @property
+    def is_held(self) -> bool:
+        return self.origin is not None and self.origin.held
+
+
+def managed_draft(
+    place: Place,
+    managed: Managed,
+    run_input: Mapping[str, Any],
+    *,
+    run_id: uuid.UUID,
+    keywords: Sequence[Mapping[str, str]] = (),
+    deadline_seconds: float | None = None,
+    user_id: int | None = None,
+    origin: Origin | None = None,
+    through_blackout: bool = False,
+) -> Draft:
+    """A new run of a pipeline by its release in force, as an application's request without context makes it."""
+    text = rfc8785.dumps(dict(run_input)).decode()
+    stages = [from_definition(stage) for stage in managed.definition["stages"]]
+    rows = [
+        stage_row(stage, position, needed, text)
+        for position, (stage, needed) in enumerate(zip(stages, _dependencies(stages), strict=True))
+    ]
+    if origin is not None and origin.held:
+        rows = [{**row, "state": "pending"} for row in rows]
+    return Draft(
+        id=run_id,
+        place=place,
+        name=managed.name,
+        release_id=managed.release_id,
+        pipeline_id=managed.pipeline_id,
+        input=text,
+        stages=rows,
+        keywords=keywords,
+        words=_words(managed.name, keywords),
+        trace={},
+        deadline_seconds=deadline_seconds,
+        user_id=user_id,
+        origin=origin,
+        through_blackout=through_blackout,
+    )
 
 
 def stage_row(stage: Mapping[str, Any], position: int, needed: Sequence[int], text: str | None) -> dict[str, Any]:
@@ -229,111 +288,175 @@ def stage_row(stage: Mapping[str, Any], position: int, needed: Sequence[int], te
     }
 
 
-def insert_run(draft: Draft, *, actor: str, reason: str = "") -> None:
-    """Inserts the run with its stages, queue entries, search words and events, and its first checkpoint.
+def insert_runs(drafts: Sequence[Draft], *, actor: str, reason: str = "") -> None:
+    """Inserts runs with their stages, queue entries, search words and events, and their first checkpoints.
 
-    In the caller's transaction, which announces what is ready once all is there.
+    In the caller's transaction, in two statements for each thousand; the caller then lets them `begin` and announces
+    what is ready.
     """
-    place, rows = draft.place, draft.stages
-    query(
-        """
-        WITH run AS (
-            INSERT INTO pipelines_run (id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
-                status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
-                requesters, created_at, updated_at, deadline_at, failure_code, failure_message, policy_digest,
-                recovered_from_id, recovery)
-            VALUES (%(run)s, %(workspace)s, %(application)s, %(environment)s, %(pipeline)s, %(release)s, %(name)s,
-                'queued', false, '', %(input)s, %(keywords)s::jsonb, %(trace_id)s, %(traceparent)s, %(tracestate)s,
-                %(user)s, array_remove(ARRAY[%(user)s::int], NULL), recourse_now(), recourse_now(),
-                recourse_now() + make_interval(secs => %(deadline)s::float), '', '',
-                recourse_policy_digest(%(workspace)s), %(recovered_from)s, %(recovery)s::jsonb)
-        ), stage AS (
-            INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
-                handler, description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval,
-                options, state, available_at, finished_at, epoch, attempt_number, retry_count, recovery_count,
-                output_id, output_digest, last_error_code, last_error_message, failure_disposition, stale)
-            SELECT id, %(run)s, recourse_now(), %(application)s, %(environment)s, position, name, handler, description,
-                input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval, options, state,
-                CASE WHEN state = 'ready' THEN recourse_now() END,
-                CASE WHEN state NOT IN ('ready', 'pending') THEN recourse_now() END, 1, 0, 0, 0,
-                output_id, coalesce(output_digest, ''), coalesce(last_error_code, ''),
-                coalesce(last_error_message, ''), coalesce(failure_disposition, ''), coalesce(stale, false)
-            FROM json_to_recordset(%(stages)s::json) AS s(id uuid, position int, name text, handler text,
-                description text, input text, depends_on smallint[], run_next_if_failed boolean, effect_mode text,
-                effect_protocol text, approval jsonb, options jsonb, state text, output_id uuid, output_digest text,
-                last_error_code text, last_error_message text, failure_disposition text, stale boolean)
-        ), queue AS (
-            INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at)
-            SELECT id, %(application)s, %(environment)s, handler, recourse_now()
-            FROM json_to_recordset(%(stages)s::json) AS s(id uuid, handler text, state text) WHERE state = 'ready'
-        ), words AS (
-            INSERT INTO pipelines_runsearch (run_id, words)
-            VALUES (%(run)s, to_tsvector('simple', translate(%(words)s, '-_/:.@', '      '))
-                || array_to_tsvector(%(owners)s::text[]))
+    for first in range(0, len(drafts), MOST_AT_ONCE):
+        some = drafts[first : first + MOST_AT_ONCE]
+        query(
+            _INSERT,
+            {
+                "runs": recordset([_run_row(draft) for draft in some]),
+                "stages": recordset([{"run_id": draft.id, **row} for draft in some for row in draft.stages]),
+                "events": recordset([row for draft in some for row in _beginnings(draft, reason)]),
+                "workspaces": list({draft.place.workspace_id for draft in some}),
+                "actor": actor,
+            },
         )
-        INSERT INTO pipelines_event (run_id, stage, kind, from_state, to_state, at, actor, reason, data)
-        SELECT %(run)s, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, coalesce(e.reason, ''), e.data
-        FROM json_to_recordset(%(events)s::json) AS e(stage uuid, kind text, to_state text, reason text, data jsonb)
-        RETURNING id
-        """,
-        {
-            "run": draft.id,
-            "workspace": place.workspace_id,
-            "application": place.application_id,
-            "environment": place.environment_id,
-            "pipeline": draft.pipeline_id,
-            "release": draft.release_id,
-            "name": draft.name,
-            "input": draft.input,
-            "keywords": json.dumps(list(draft.keywords)),
-            "trace_id": draft.trace.get("trace_id", ""),
-            "traceparent": draft.trace.get("traceparent", ""),
-            "tracestate": draft.trace.get("tracestate", ""),
-            "user": draft.user_id,
-            "deadline": draft.deadline_seconds,
-            "recovered_from": draft.recovered_from,
-            "recovery": None if draft.recovery is None else json.dumps(draft.recovery),
-            "stages": recordset(rows),
-            "words": draft.words[: context.SEARCHED_CHARACTERS],
-            "owners": list(context.owner_words(place.workspace_id, place.application_id, place.environment_id)),
-            "actor": actor,
-            "events": recordset(_beginnings(draft, reason)),
-        },
+        checkpoints.write_first([_as_checkpoints_tell(draft) for draft in some])
+
+
+def begin(drafts: Sequence[Draft], *, actor: str) -> None:
+    """Opens the gates that stand before first stages, in the transaction that inserted the runs."""
+    gated = [
+        draft.id
+        for draft in drafts
+        if not draft.is_held and any(row["state"] == "pending" and not row["depends_on"] for row in draft.stages)
+    ]
+    if gated:
+        moves = Moves.lock(gated, actor=actor)
+        moves.settle()
+        moves.save()
+
+
+def announce(drafts: Sequence[Draft]) -> None:
+    """Wakes, once all is committed, who waits for what is ready in these new runs."""
+    wake.announce(
+        wake.Queue(draft.place.application_id, draft.place.environment_id, row["handler"])
+        for draft in drafts
+        for row in draft.stages
+        if row["state"] == "ready"
     )
-    checkpoints.write_first(
-        checkpoints.NewRun(
-            id=draft.id,
-            workspace_id=place.workspace_id,
-            environment_id=place.environment_id,
-            release_id=draft.release_id,
-            stages=[
-                checkpoints.NewStage(
-                    row["id"],
-                    row["position"],
-                    row["name"],
-                    row["state"],
-                    row["depends_on"],
-                    output_digest=row.get("output_digest", ""),
-                    run_next_if_failed=row["run_next_if_failed"],
-                )
-                for row in rows
-            ],
-        )
+
+
+_INSERT = """
+    WITH draft AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(%(runs)s::json) AS r(id uuid, workspace_id uuid, application_id uuid,
+            environment_id uuid, pipeline_id uuid, release_id uuid, name text, input text, keywords jsonb,
+            trace_id text, traceparent text, tracestate text, user_id int, deadline float, recovered_from uuid,
+            recovery jsonb, trigger_id uuid, tick_at timestamptz, lane_id uuid, lane_rank bigint, held boolean,
+            through_blackout boolean, words text, owners text[])
+    ), item AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(%(stages)s::json) AS s(run_id uuid, id uuid, position int, name text,
+            handler text, description text, input text, depends_on smallint[], run_next_if_failed boolean,
+            effect_mode text, effect_protocol text, approval jsonb, options jsonb, state text, output_id uuid,
+            output_digest text, last_error_code text, last_error_message text, failure_disposition text, stale boolean)
+    ), policy AS MATERIALIZED (
+        SELECT w AS workspace_id, recourse_policy_digest(w) AS digest FROM unnest(%(workspaces)s::uuid[]) w
+    ), run AS (
+        INSERT INTO pipelines_run (id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
+            status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
+            requesters, created_at, updated_at, deadline_at, deadline_seconds, failure_code, failure_message,
+            policy_digest, recovered_from_id, recovery, trigger_id, tick_at, lane_id, lane_rank, held, through_blackout)
+        SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
+            'queued', false, '', input, keywords, trace_id, traceparent, tracestate, user_id,
+            array_remove(ARRAY[user_id], NULL), recourse_now(), recourse_now(),
+            CASE WHEN NOT held THEN recourse_now() + make_interval(secs => deadline) END,
+            CASE WHEN held THEN deadline END, '', '', policy.digest, recovered_from, recovery,
+            trigger_id, tick_at, lane_id, lane_rank, held, through_blackout
+        FROM draft JOIN policy USING (workspace_id)
+    ), stage AS (
+        INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
+            handler, description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval,
+            options, state, available_at, finished_at, epoch, attempt_number, retry_count, recovery_count,
+            output_id, output_digest, last_error_code, last_error_message, failure_disposition, stale)
+        SELECT i.id, i.run_id, recourse_now(), d.application_id, d.environment_id, i.position, i.name, i.handler,
+            i.description, i.input, i.depends_on, i.run_next_if_failed, i.effect_mode, i.effect_protocol, i.approval,
+            i.options, i.state, CASE WHEN i.state = 'ready' THEN recourse_now() END,
+            CASE WHEN i.state NOT IN ('ready', 'pending') THEN recourse_now() END, 1, 0, 0, 0,
+            i.output_id, coalesce(i.output_digest, ''), coalesce(i.last_error_code, ''),
+            coalesce(i.last_error_message, ''), coalesce(i.failure_disposition, ''), coalesce(i.stale, false)
+        FROM item i JOIN draft d ON d.id = i.run_id
+    ), queue AS (
+        INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,
+            is_background, is_start)
+        SELECT i.id, d.application_id, d.environment_id, i.handler, recourse_now(),
+            d.lane_id IS DISTINCT FROM d.trigger_id, NOT d.through_blackout
+        FROM item i JOIN draft d ON d.id = i.run_id WHERE i.state = 'ready'
+    ), words AS (
+        INSERT INTO pipelines_runsearch (run_id, words)
+        SELECT id, to_tsvector('simple', translate(words, '-_/:.@', '      ')) || array_to_tsvector(owners) FROM draft
+    )
+    INSERT INTO pipelines_event (run_id, stage, kind, from_state, to_state, at, actor, reason, data)
+    SELECT e.run_id, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, coalesce(e.reason, ''), e.data
+    FROM json_to_recordset(%(events)s::json)
+        AS e(run_id uuid, stage uuid, kind text, to_state text, reason text, data jsonb)
+    RETURNING id
+"""
+
+
+def _run_row(draft: Draft) -> dict[str, Any]:
+    place, origin = draft.place, draft.origin
+    if draft.is_held and any(row["state"] != "pending" for row in draft.stages):
+        raise ValueError(f"run {draft.id} is held, and yet something in it may begin")
+    return {
+        "id": draft.id,
+        "workspace_id": place.workspace_id,
+        "application_id": place.application_id,
+        "environment_id": place.environment_id,
+        "pipeline_id": draft.pipeline_id,
+        "release_id": draft.release_id,
+        "name": draft.name,
+        "input": draft.input,
+        "keywords": list(draft.keywords),
+        "trace_id": draft.trace.get("trace_id", ""),
+        "traceparent": draft.trace.get("traceparent", ""),
+        "tracestate": draft.trace.get("tracestate", ""),
+        "user_id": draft.user_id,
+        "deadline": draft.deadline_seconds,
+        "recovered_from": draft.recovered_from,
+        "recovery": draft.recovery,
+        "trigger_id": origin and origin.trigger_id,
+        "tick_at": origin and origin.tick_at,
+        "lane_id": origin and origin.lane_id,
+        "lane_rank": origin and origin.lane_rank,
+        "held": draft.is_held,
+        "through_blackout": draft.through_blackout,
+        "words": draft.words[: context.SEARCHED_CHARACTERS],
+        "owners": context.owner_words(place.workspace_id, place.application_id, place.environment_id),
+    }
+
+
+def _as_checkpoints_tell(draft: Draft) -> checkpoints.NewRun:
+    return checkpoints.NewRun(
+        id=draft.id,
+        workspace_id=draft.place.workspace_id,
+        environment_id=draft.place.environment_id,
+        release_id=draft.release_id,
+        stages=[
+            checkpoints.NewStage(
+                row["id"],
+                row["position"],
+                row["name"],
+                row["state"],
+                row["depends_on"],
+                output_digest=row.get("output_digest", ""),
+                run_next_if_failed=row["run_next_if_failed"],
+            )
+            for row in draft.stages
+        ],
     )
 
 
 def _beginnings(draft: Draft, reason: str) -> list[dict[str, Any]]:
     """The events of a new run: its creation, what is ready at once, and what a fork keeps of its source."""
-    first: dict[str, Any] = {"kind": "run.create", "stage": None, "to_state": "queued"}
+    first: dict[str, Any] = {"run_id": draft.id, "kind": "run.create", "stage": None, "to_state": "queued"}
     if draft.recovery is not None:
         first |= {"kind": "run.fork", "reason": reason, "data": draft.recovery}
     events = [first]
     for row in draft.stages:
         if row["state"] == "ready":
-            events.append({"stage": row["id"], "kind": "stage.make_ready", "to_state": "ready"})
+            events.append(_first_event(draft, row, "stage.make_ready"))
         elif row["state"] != "pending":
-            events.append({"stage": row["id"], "kind": "stage.restore", "to_state": row["state"]})
+            events.append(_first_event(draft, row, "stage.restore"))
     return events
+
+
+def _first_event(draft: Draft, row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    return {"run_id": draft.id, "stage": row["id"], "kind": kind, "to_state": row["state"]}
 
 
 def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:
@@ -343,6 +466,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         stage_row(stage, position, needed, run_input)
         for position, (stage, needed) in enumerate(zip(stages, _dependencies(stages), strict=True))
     ]
+    open_items = [item for item in intent.context_items if not item.get("is_sensitive")]
     draft = Draft(
         id=run_id,
         place=place,
@@ -352,22 +476,15 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         input=run_input,
         stages=rows,
         keywords=intent.keywords,
-        words=_words(name, intent),
+        words=_words(name, [*intent.keywords, *open_items]),
         trace=intent.trace,
         deadline_seconds=intent.deadline_seconds,
         user_id=user_id,
     )
-    insert_run(draft, actor=actor)
+    insert_runs([draft], actor=actor)
     context.save(context.rows(run_id, intent.context_items, None))
-    if any(row["state"] == "pending" and not row["depends_on"] for row in rows):
-        moves = Moves.lock([run_id], actor=actor)
-        moves.settle()
-        moves.save()
-    wake.announce(
-        wake.Queue(place.application_id, place.environment_id, row["handler"])
-        for row in rows
-        if row["state"] == "ready"
-    )
+    begin([draft], actor=actor)
+    announce([draft])
 
 
 def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None]:
@@ -377,10 +494,9 @@ def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], u
         shape = [{name: value for name, value in stage.items() if name != "input"} for stage in stages]
         release_id = inline_release(place.workspace_id, {"name": intent.name, "stages": shape})
         return intent.name or "", stages, release_id, None
-    release_id, pipeline_id, name, definition = release_in_force(
-        place.workspace_id, intent.pipeline, place.environment_id
-    )
-    return intent.name or name, [from_definition(stage) for stage in definition["stages"]], release_id, pipeline_id
+    managed = release_in_force(place.workspace_id, intent.pipeline, place.environment_id)
+    stages = [from_definition(stage) for stage in managed.definition["stages"]]
+    return intent.name or managed.name, stages, managed.release_id, managed.pipeline_id
 
 
 def from_definition(stage: Mapping[str, Any]) -> dict[str, Any]:
@@ -399,6 +515,5 @@ def _dependencies(stages: Sequence[Mapping[str, Any]]) -> list[list[int]]:
         ) from error
 
 
-def _words(name: str, intent: Intent) -> str:
-    open_items = [item for item in intent.context_items if not item.get("is_sensitive")]
-    return " ".join([name, *(f"{pair['key']} {pair['value']}" for pair in [*intent.keywords, *open_items])])
+def _words(name: str, pairs: Sequence[Mapping[str, Any]]) -> str:
+    return " ".join([name, *(f"{pair['key']} {pair['value']}" for pair in pairs)])

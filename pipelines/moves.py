@@ -127,8 +127,14 @@ class RunRow(HasEnd):
     held: bool  # its lane has not let it in
     deadline_seconds: float | None  # while it is held
     through_blackout: bool
-    is_background: bool  # its lane leaves live work its share
+    lane_id: uuid.UUID | None
+    trigger_id: uuid.UUID | None
     stages: list[StageRow] = field(default_factory=list)
+
+    @property
+    def is_background(self) -> bool:
+        """Whether it leaves live work its share: it stands in another lane than its trigger's own."""
+        return self.lane_id != self.trigger_id
 
 
 @dataclass(slots=True, eq=False)
@@ -249,7 +255,7 @@ class Moves:
                 "SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name, status,"
                 " paused, pause_reason, paused_until, started_at::text, finished_at::text, deadline_at, failure_code,"
                 " failure_message, failure_stage, held, deadline_seconds, through_blackout,"
-                " lane_id IS DISTINCT FROM trigger_id"
+                " lane_id, trigger_id"
                 " FROM pipelines_run WHERE id = ANY(%s) AND workspace_id = coalesce(%s, workspace_id)"
                 " AND application_id = coalesce(%s, application_id) AND environment_id = coalesce(%s, environment_id)"
                 " ORDER BY id FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else ""),

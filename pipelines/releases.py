@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -80,26 +81,54 @@ def inline_release(workspace_id: uuid.UUID, definition: dict[str, Any]) -> uuid.
     return found[0][0]
 
 
-def release_in_force(
-    workspace_id: uuid.UUID, slug: str, environment_id: uuid.UUID
-) -> tuple[uuid.UUID, uuid.UUID, str, dict[str, Any]]:
-    """The active release of a pipeline: (release id, pipeline id, pipeline name, definition).
+@dataclass(frozen=True, slots=True)
+class Managed:
+    """What a pipeline runs by now in an environment."""
+
+    release_id: uuid.UUID
+    pipeline_id: uuid.UUID
+    name: str
+    slug: str
+    definition: dict[str, Any]
+
+
+def release_in_force(workspace_id: uuid.UUID, slug: str, environment_id: uuid.UUID) -> Managed:
+    """The active release of a pipeline known by its slug.
 
     An unknown pipeline is an input error; a pipeline with none in force is `release_not_active`.
     """
-    rows = query(
-        "SELECT r.id, p.id, p.name, r.definition FROM pipelines_pipeline p LEFT JOIN pipelines_release r"
-        " ON r.pipeline_id = p.id AND r.environment_id = %s AND r.status = 'active'"
-        " WHERE p.workspace_id = %s AND p.slug = %s",
-        [environment_id, workspace_id, slug],
-    )
-    if not rows:
+    found = _in_force(workspace_id, environment_id, slug=slug)
+    if found is None:
         message = f"no pipeline is called {slug!r}"
         raise Refusal("validation_error", message, errors={"pipeline": [message]})
-    release_id, pipeline_id, name, definition = rows[0]
+    return found
+
+
+def managed(workspace_id: uuid.UUID, pipeline_id: uuid.UUID, environment_id: uuid.UUID) -> Managed:
+    """The active release of a pipeline of the workspace; with none in force it is `release_not_active`."""
+    found = _in_force(workspace_id, environment_id, pipeline_id=pipeline_id)
+    if found is None:
+        raise Refusal("release_not_active", "there is no such pipeline")
+    return found
+
+
+def _in_force(
+    workspace_id: uuid.UUID, environment_id: uuid.UUID, *, slug: str | None = None, pipeline_id: uuid.UUID | None = None
+) -> Managed | None:
+    find = (
+        "SELECT r.id, p.id, p.name, p.slug, r.definition FROM pipelines_pipeline p LEFT JOIN pipelines_release r"
+        " ON r.pipeline_id = p.id AND r.environment_id = %s AND r.status = 'active' WHERE p.workspace_id = %s"
+    )
+    if slug is not None:
+        rows = query(f"{find} AND p.slug = %s", [environment_id, workspace_id, slug])
+    else:
+        rows = query(f"{find} AND p.id = %s", [environment_id, workspace_id, pipeline_id])
+    if not rows:
+        return None
+    release_id, pipeline_id, name, slug, definition = rows[0]
     if release_id is None:
         raise Refusal("release_not_active", f"pipeline {slug!r} has no active release in this environment")
-    return release_id, pipeline_id, name, json.loads(definition)
+    return Managed(release_id, pipeline_id, name, slug, json.loads(definition))
 
 
 def _put_in_force(release: Release) -> bool:

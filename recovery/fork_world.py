@@ -108,8 +108,8 @@ def read(asked: Asked, *, pinned: uuid.UUID | None = None) -> ForkWorld:
 def _release_to_run(run: Run, pinned: uuid.UUID | None) -> Shape:
     """The pinned release, else the one in force now in the source's environment; an inline run has only its own."""
     if pinned is None and run.pipeline is not None:
-        release_id, _, _, definition = release_in_force(run.workspace_id, run.pipeline.slug, run.environment_id)
-        return Shape.of(release_id, definition)
+        managed = release_in_force(run.workspace_id, run.pipeline.slug, run.environment_id)
+        return Shape.of(managed.release_id, managed.definition)
     release = Release.objects.get(id=pinned or run.release_id)
     if release.status in (ReleaseStatus.REVOKED, ReleaseStatus.RETIRED):
         raise Refusal("release_not_active", f"the release is {release.status}: nothing is run on it any more")

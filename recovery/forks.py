@@ -23,7 +23,7 @@ from approvals.rules import Requirement
 from pipelines import audit, context
 from pipelines.access import FORK, FORK_PROTECTED, Actor
 from pipelines.audit import DENIED, NO_OP, Entry, audited
-from pipelines.creation import Draft, Place, insert_run, stage_row
+from pipelines.creation import Draft, Place, insert_runs, stage_row
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import Environment, Run
@@ -306,7 +306,7 @@ def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
     who = operation.requested_by.get_username()
     rows = _stage_rows(source, world, plan)
     _copy_outputs(rows, world)
-    insert_run(_draft(operation, source, world, rows), actor=who, reason=operation.reason)
+    insert_runs([_draft(operation, source, world, rows)], actor=who, reason=operation.reason)
     _copy_context(source.id, target)
     moves = Moves.lock([target], actor=who)
     if world.left is not None:

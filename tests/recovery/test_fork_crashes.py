@@ -42,7 +42,7 @@ AFTER_THE_RESERVATION = [
     "plan_again",
     "_make",
     "_copy_outputs",
-    "insert_run",
+    "insert_runs",
     "_copy_context",
     "operations.update",
 ]

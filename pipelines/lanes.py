@@ -1,0 +1,156 @@
+"""Lanes: so many of their runs are let in at once, and the others are held, in order of their rank.
+
+A held run is a whole run whose stages are all pending; letting it in is a move like any other. How many are in is
+counted from the runs, under the lock on the lane's row, so no slot can leak and no number of callers lets in more than
+the capacity. In are the runs that are neither held nor ended, whatever they wait for; one that a person reopens is in
+at once, and then the next is let in only when there is room again. A paused run is passed over while it is held. While
+a blackout holds, only runs that somebody gave a reason for are let in.
+
+The sweep looks at every lane; where runs of a lane end, `Moves.save` looks at it as soon as that has committed.
+Serves O55, F81, F82, F85.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import structlog
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+
+from pipelines.moves import Moves
+from pipelines.sql import execute, query
+
+log = structlog.get_logger(__name__)
+BATCH = 200  # runs let in by one transaction
+
+
+def open_lane(lane_id: uuid.UUID, workspace_id: uuid.UUID, capacity: int | None, is_background: bool) -> None:
+    """Makes the lane, open; one that is there already stays as it is."""
+    execute(
+        "INSERT INTO pipelines_lane (id, workspace_id, capacity, is_open, is_background) VALUES (%s, %s, %s, true, %s)"
+        " ON CONFLICT (id) DO NOTHING",
+        [lane_id, workspace_id, capacity, is_background],
+    )
+
+
+def set_lane(lane_id: uuid.UUID, **changes: int | bool | None) -> None:
+    """Changes `capacity` or `is_open` of a lane, or both; once that has committed, what may go in is let in.
+
+    In the caller's transaction, which waits for whoever is letting in: after it nothing goes in by the old settings.
+    """
+    if unknown := changes.keys() - {"capacity", "is_open"}:
+        raise TypeError(f"a lane has no {', '.join(sorted(unknown))} to change")
+    execute(
+        "UPDATE pipelines_lane SET capacity = CASE WHEN %s THEN %s::int ELSE capacity END,"
+        " is_open = coalesce(%s, is_open) WHERE id = %s",
+        ["capacity" in changes, changes.get("capacity"), changes.get("is_open"), lane_id],
+    )
+    let_in_later([lane_id])
+
+
+def let_in_later(lane_ids: Sequence[uuid.UUID]) -> None:
+    """Lets in what may go in once this transaction has committed; what comes in between, the sweep does."""
+    if lane_ids:
+        ordered = sorted(set(lane_ids))
+        transaction.on_commit(lambda: _let_in_now(ordered), robust=True)
+
+
+def _let_in_now(lane_ids: Sequence[uuid.UUID]) -> None:
+    try:
+        for lane_id in lane_ids:
+            _let_in(lane_id, wait=True)
+    except DatabaseError as error:
+        log.warning("lanes.left_to_the_sweep", error=str(error).strip())
+
+
+def let_in(lane_ids: Sequence[uuid.UUID] | None = None) -> int:
+    """Lets in the next runs of these lanes, or of all, as far as there is room; says how many.
+
+    Lanes and runs that others hold are passed over; one lane that cannot be handled holds up no other.
+    """
+    total = 0
+    for lane_id in _waiting() if lane_ids is None else lane_ids:
+        try:
+            total += _let_in(lane_id, wait=False)
+        except (InterfaceError, OperationalError):
+            raise
+        except Exception:
+            log.exception("lanes.let_in_failed", lane=str(lane_id))
+    return total
+
+
+def _waiting() -> list[uuid.UUID]:
+    """The lanes in which somebody waits: one index probe for each lane with runs, not a row."""
+    return [
+        row[0]
+        for row in query(
+            """
+            WITH RECURSIVE lane AS (
+                (SELECT lane_id FROM pipelines_run
+                 WHERE lane_id IS NOT NULL AND status NOT IN ('completed', 'failed', 'cancelled')
+                 ORDER BY lane_id LIMIT 1)
+                UNION ALL
+                SELECT following.lane_id FROM lane CROSS JOIN LATERAL (
+                    SELECT r.lane_id FROM pipelines_run r WHERE r.lane_id > lane.lane_id
+                        AND r.lane_id IS NOT NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
+                    ORDER BY r.lane_id LIMIT 1
+                ) following
+            )
+            SELECT l.id FROM lane JOIN pipelines_lane l ON l.id = lane.lane_id WHERE l.is_open AND EXISTS (
+                SELECT FROM pipelines_run r WHERE r.lane_id = l.id AND r.held
+                    AND r.status NOT IN ('completed', 'failed', 'cancelled')
+            )
+            """
+        )
+    ]
+
+
+def _let_in(lane_id: uuid.UUID, *, wait: bool) -> int:
+    total = 0
+    while True:
+        with transaction.atomic():
+            due = _next(lane_id, wait=wait)
+            moves = Moves.lock(due, skip_locked=True)
+            chosen = [run for run in moves.runs.values() if run.held and not run.paused and not run.is_terminal]
+            for run in chosen:
+                moves.let_in(run)
+            moves.settle()
+            moves.save()
+        total += len(chosen)
+        if len(chosen) < BATCH:
+            return total
+
+
+def _next(lane_id: uuid.UUID, *, wait: bool) -> list[uuid.UUID]:
+    """Whom to let in now, at most `BATCH`; the lane is locked first, so that nobody else counts meanwhile."""
+    lock = "SELECT capacity, is_open FROM pipelines_lane WHERE id = %s FOR NO KEY UPDATE"
+    locked = query(lock if wait else f"{lock} SKIP LOCKED", [lane_id])
+    if not locked or not locked[0][1]:
+        return []
+    capacity = locked[0][0]
+    # a statement of its own, after the lock: its snapshot sees whom the lock's last holder let in
+    return [
+        row[0]
+        for row in query(
+            """
+            WITH inside AS MATERIALIZED (
+                SELECT count(*) AS runs FROM (
+                    SELECT FROM pipelines_run WHERE lane_id = %(lane)s AND NOT held
+                        AND status NOT IN ('completed', 'failed', 'cancelled') LIMIT %(capacity)s::bigint
+                ) counted
+            ), head AS MATERIALIZED (
+                SELECT id, workspace_id, environment_id, trigger_id, through_blackout, lane_rank FROM pipelines_run
+                WHERE lane_id = %(lane)s AND held AND NOT paused AND status NOT IN ('completed', 'failed', 'cancelled')
+                ORDER BY lane_rank, id
+                LIMIT (SELECT least(%(batch)s::bigint, coalesce(%(capacity)s::bigint - runs, %(batch)s)) FROM inside)
+            ), place AS MATERIALIZED (
+                SELECT recourse_blackout(workspace_id, environment_id, trigger_id, recourse_now()) AS blackout
+                FROM (SELECT workspace_id, environment_id, trigger_id FROM head ORDER BY lane_rank, id LIMIT 1) of
+            )
+            SELECT head.id FROM head CROSS JOIN place WHERE place.blackout IS NULL OR head.through_blackout
+            ORDER BY head.lane_rank, head.id
+            """,
+            {"lane": lane_id, "capacity": capacity, "batch": BATCH},
+        )
+    ]
