@@ -55,7 +55,7 @@ def console(url: str, data: str, handlers: str = "") -> Iterator[dict[str, str]]
 def fill(environment: dict[str, str], runs: int) -> str:
     """Makes the runs, and a key for workers, which is returned."""
     done = subprocess.run(
-        [sys.executable, "bench/fill.py", str(runs)],
+        [sys.executable, "-P", "bench/fill.py", str(runs)],
         cwd=ROOT,
         env=environment,
         check=True,
