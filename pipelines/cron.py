@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache, lru_cache
+from typing import Any
 
 from cronsim import CronSim, CronSimError
 
@@ -43,6 +44,7 @@ class FieldRule:
     """One of the five: its name, its numbers, and what else may stand in it."""
 
     name: str
+    attribute: str  # of cronsim's, with the values
     low: int
     high: int
     size: int  # how many different values there are: no step is longer
@@ -60,12 +62,19 @@ class FieldRule:
 
 
 FIELDS = (
-    FieldRule("minute", 0, 59, 60),
-    FieldRule("hour", 0, 23, 24),
-    FieldRule("day of month", 1, 31, 31, besides="L", also=", L for the last day"),
-    FieldRule("month", 1, 12, 12, MONTH, also=", names (jan)"),
+    FieldRule("minute", "minutes", 0, 59, 60),
+    FieldRule("hour", "hours", 0, 23, 24),
+    FieldRule("day of month", "days", 1, 31, 31, besides="L", also=", L for the last day"),
+    FieldRule("month", "months", 1, 12, 12, MONTH, also=", names (jan)"),
     FieldRule(
-        "day of week", 0, 7, 7, WEEKDAY, rf"{WEEKDAY}(?:L|#\d+)", ", names (mon), friL for the last, mon#1 to mon#5"
+        "day of week",
+        "weekdays",
+        0,
+        7,
+        7,
+        WEEKDAY,
+        rf"{WEEKDAY}(?:L|#\d+)",
+        ", names (mon), friL for the last, mon#1 to mon#5",
     ),
 )
 DAY_OF_WEEK = FIELDS[4]
@@ -196,29 +205,32 @@ def _term(rule: FieldRule, written: str) -> str:
     if not re.fullmatch(rule.shape, term, re.IGNORECASE):
         raise _not_allowed(rule, written)
     body, _, step = term.partition("/")
-    if not all(_is_taken(rule, end) for end in body.split("-")):
+    ends = [_values(rule, end) for end in body.split("-")]
+    if not all(ends):
         raise _not_allowed(rule, written)
-    if not _is_taken(rule, body):
+    if not _values(rule, body):
         raise _invalid(f"{rule.name}: the range {body} does not rise; write it as two, each from low to high.")
     if step and not 1 <= int(step) <= rule.size:
         raise _invalid(f"{rule.name}: the step of {written} is not from 1 to {rule.size}.")
+    if len(ends) == 2 and ends[0] == ends[1]:
+        return body  # cronsim would read 5-5/2 as 5/2, which goes on to the end
     return term
 
 
-def _is_taken(rule: FieldRule, term: str) -> bool:
-    fields = [term if rule is one else "*" for one in FIELDS]
+def _values(rule: FieldRule, term: str) -> set[Any] | None:
+    """What a part of a field stands for, by cronsim; None when it does not take it."""
     try:
-        CronSim(" ".join(fields), ANY_TIME)
+        sim = CronSim(" ".join(term if rule is one else "*" for one in FIELDS), ANY_TIME)
     except CronSimError:
-        return False
-    return True
+        return None
+    return getattr(sim, rule.attribute)
 
 
 def _with_numbers(term: str) -> str:
     """`friL` as `5L`, and Sunday at the end of a range as 7: `sat-sun` is the weekend."""
     if match := re.fullmatch(rf"({'|'.join(WEEKDAYS)})L", term, re.IGNORECASE):
         return f"{WEEKDAYS.index(match[1].lower())}L"
-    return re.sub(r"^(mon|tue|wed|thu|fri|sat|[1-6])-sun(?=/|$)", r"\1-7", term, flags=re.IGNORECASE)
+    return re.sub(r"^(mon|tue|wed|thu|fri|sat|[1-7])-sun(?=/|$)", r"\1-7", term, flags=re.IGNORECASE)
 
 
 def _not_allowed(rule: FieldRule, written: str) -> Refusal:
