@@ -180,7 +180,7 @@ INVARIANTS: dict[str, str] = {
     """,
     "nothing that may go on stays pending": f"""
         SELECT s.id, s.name FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id
-        WHERE s.state = 'pending' AND r.status NOT IN {TERMINAL_RUN} AND NOT EXISTS (
+        WHERE s.state = 'pending' AND NOT r.held AND r.status NOT IN {TERMINAL_RUN} AND NOT EXISTS (
             SELECT FROM pipelines_stage d WHERE d.run_id = s.run_id AND d.position = ANY(s.depends_on)
                 AND NOT (d.state IN ('completed', 'skipped') OR (d.state = 'failed' AND d.run_next_if_failed)))
     """,
