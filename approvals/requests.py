@@ -44,7 +44,7 @@ class Matter:
     workspace_id: uuid.UUID
     subject: uuid.UUID
     kind: str
-    run_id: uuid.UUID
+    run_id: uuid.UUID | None  # that it is about, where it is about one
     stage_id: uuid.UUID | None
     requested_by_id: int
     reason: str = ""

@@ -1,7 +1,7 @@
 """Whose agreement an operation needs: what the workspace's rules ask for, and what is asked for without any.
 
-A rule binds every role. Where none matches, a protected environment asks one approver of operators only, for forks
-(model §5). What was asked for once is never lessened by what the rules say later (ADR 0069).
+A rule binds every role. Where none matches, a protected environment asks one approver of operators only, for forks and
+backfills (model §5). What was asked for once is never lessened by what the rules say later (ADR 0069).
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from approvals import gates, rules
 from approvals.rule_rows import in_force
 from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY, Requirement, Subject
 from pipelines.access import FORK_PROTECTED, Actor
+from recovery import backfill_plans
 from recovery.plans import Agreement, Plan
-from recovery.states import OperationKind
+from recovery.states import BACKFILL, OperationKind
 
 # What a rule may name. Stopping for a while and looking never wait for somebody: pause, resume, acknowledge, reconcile.
 RULED = (
@@ -29,11 +30,13 @@ RULED = (
     OperationKind.DISCARD,
 )
 _BETWEEN = "; "  # the sentences of `why` in a plan
-ASKED_WHERE_PROTECTED = frozenset({OperationKind.RERUN, OperationKind.REPLAY})
+ASKED_WHERE_PROTECTED = frozenset({OperationKind.RERUN, OperationKind.REPLAY, BACKFILL})
+AnyPlan = Plan | backfill_plans.Plan
+P = TypeVar("P", Plan, backfill_plans.Plan)
 
 
 def needed(
-    plan: Plan,
+    plan: AnyPlan,
     *,
     workspace_id: uuid.UUID,
     kind: str,
@@ -60,12 +63,14 @@ def needed(
     return rules.strictest(frozen, found)
 
 
-def size_of(plan: Plan) -> dict[str, int]:
-    """How much a plan touches. Stages: all it names but those that it keeps as they are."""
+def size_of(plan: AnyPlan) -> dict[str, int]:
+    """How much a plan touches. Stages: all it names but those that it keeps; of a backfill, all that it makes."""
+    if isinstance(plan, backfill_plans.Plan):
+        return plan.size
     return {"runs": 1, "stages": len(plan.run_again) + len(plan.then), "ticks": 0}
 
 
-def with_agreement(plan: Plan, requirement: Requirement | None) -> Plan:
+def with_agreement(plan: P, requirement: Requirement | None) -> P:
     """The plan that also says who must agree to it, which its digest then covers."""
     if requirement is None:
         return replace(plan, agreements=())

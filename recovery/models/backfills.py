@@ -58,7 +58,7 @@ class Backfill(models.Model):
     created_at = models.DateTimeField(db_default=RecourseNow())
     updated_at = models.DateTimeField(db_default=RecourseNow())
     started_at = models.DateTimeField(null=True)
-    finished_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True, help_text="of a cancelled one: when nothing of it was held any more")
 
     class Meta:
         constraints = [
@@ -74,6 +74,12 @@ class Backfill(models.Model):
                 fields=["state", "id"],
                 name="backfill_unfinished",
                 condition=~Q(state__in=sorted(TERMINAL_BACKFILL)),
+            ),
+            # of which something is held still
+            models.Index(
+                fields=["id"],
+                name="backfill_being_cancelled",
+                condition=Q(state=BackfillState.CANCELLED, finished_at__isnull=True),
             ),
         ]
         triggers = [
