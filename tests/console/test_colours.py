@@ -12,7 +12,8 @@ from django.db.models import TextChoices
 from approvals.states import RequestState
 from pipelines import audit, states
 from pipelines.signing import Verdict
-from recovery.states import Disposition, OperationState, Outcome
+from recovery.screens.calendars import WORST_FIRST
+from recovery.states import BackfillState, BackfillTickState, Disposition, OperationState, Outcome
 
 STATIC = Path(__file__).resolve().parents[2] / "static/recourse"
 CSS = "".join((STATIC / name).read_text() for name in ("tokens.css", "console.css", "admin.css"))
@@ -25,14 +26,18 @@ ENUMS: list[type[TextChoices]] = [
     states.SessionState,
     states.ReleaseStatus,
     states.EffectState,
+    states.TickState,
     RequestState,
     OperationState,
+    BackfillState,
+    BackfillTickState,
     Disposition,
     Outcome,
 ]
 EVERY_STATE = sorted(
     {value for enum in ENUMS for value in enum.values}
     | {str(verdict) for verdict in Verdict}
+    | {*WORST_FIRST}
     | {audit.ALLOWED, audit.NO_OP, audit.DENIED, audit.FAILED}
 )
 THEMES = ("light", "dark")
