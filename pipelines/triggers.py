@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from pipelines import lanes, ledger, tick_inputs
@@ -20,6 +21,7 @@ from pipelines.api.serializers import NAME, TEN_YEARS
 from pipelines.api.shapes import text_problem
 from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
+from pipelines.ids import new_id
 from pipelines.models import Application, CatchUp, Environment, OverlapPolicy, Pipeline, Trigger, TriggerVersion
 from pipelines.schedules import Schedule
 from pipelines.sql import database_now
@@ -47,11 +49,18 @@ Problems = dict[str, list[str]]
 def create(*, actor: Actor, wanted: Mapping[str, Any], reason: str = "") -> Trigger:
     """A new trigger: its first tick is the first after now. `wanted` has the fields of the wire; a name, unless given,
     is the pipeline's slug."""
+    return create_once(actor=actor, wanted=wanted, key="", reason=reason)[0]
+
+
+def create_once(*, actor: Actor, wanted: Mapping[str, Any], key: str, reason: str = "") -> tuple[Trigger, bool]:
+    """As `create`, and whether it is new: the same again under the same person's key is the trigger that was made then,
+    as it is by now. Anything else under that key is refused."""
     with audited(actor, CREATE, reason=reason, **_told(wanted)) as entry:
         actor.require(RELEASE)
         _refuse_unknown(wanted, (*PLACE, *SETTINGS))
         pipeline, environment, application = _place(actor, wanted)
         row = Trigger(
+            id=uuid.uuid5(actor.workspace_id, f"{actor.user_id}\n{key}") if key else new_id(),
             workspace_id=actor.workspace_id,
             name=pipeline.slug,
             pipeline=pipeline,
@@ -65,13 +74,15 @@ def create(*, actor: Actor, wanted: Mapping[str, Any], reason: str = "") -> Trig
         _check(row)
         row.recorded_until = database_now()
         row.next_at = _next_at(row)
-        row.save(force_insert=True)
+        entry.data |= {"id": str(row.id), "name": row.name}
+        if not _is_inserted(row):
+            entry.outcome = NO_OP
+            return _made_before(row), False
         row.refresh_from_db()
         lanes.open_lane(row.id, row.workspace_id, _capacity(row), is_background=False)
         _keep_version(row, actor, reason)
-        entry.data |= {"id": str(row.id), "name": row.name}
         entry.after = settings_of(row)
-    return row
+    return row, True
 
 
 def change(trigger_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, Any], reason: str = "") -> Trigger:
@@ -118,6 +129,28 @@ def _change(trigger_id: uuid.UUID, action: str, actor: Actor, changes: Mapping[s
             lanes.set_lane(row.id, capacity=_capacity(row))
         _keep_version(row, actor, reason)
     return row
+
+
+def _is_inserted(row: Trigger) -> bool:
+    """Whether the row is there now; False when it was before, which waits for whoever is just making it."""
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+    except IntegrityError as error:
+        if "pipelines_trigger_pkey" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _made_before(row: Trigger) -> Trigger:
+    """The trigger that the row's key made before; refused when it was made otherwise than the row."""
+    known = Trigger.objects.get(id=row.id)
+    first = TriggerVersion.objects.get(trigger=known, version=1)
+    place = [f"{name}_id" for name in PLACE]
+    if first.settings != settings_of(row) or any(getattr(known, name) != getattr(row, name) for name in place):
+        raise Refusal("idempotency_conflict", f"the key made another trigger: {known.id}")
+    return known
 
 
 def _locked(trigger_id: uuid.UUID, actor: Actor, entry: Entry) -> Trigger:
