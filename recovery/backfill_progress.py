@@ -95,6 +95,29 @@ def ticks(backfill: Backfill, limit: int | None = None) -> list[dict[str, Any]]:
     return [_tick(*row) for row in rows]
 
 
+def failures(backfill: Backfill, limit: int) -> list[dict[str, Any]]:
+    """The first ticks, oldest first, whose run could not be made, failed or was cancelled: {tick_time, local_time,
+    execution_id, code, message}."""
+    rows = query(
+        "SELECT t.at, t.local_time, CASE WHEN r.id IS NOT NULL THEN r.id END, coalesce(nullif(r.failure_code, ''),"
+        " nullif(t.error_code, ''), r.status), coalesce(nullif(r.failure_message, ''), t.error_message)"
+        " FROM recovery_backfilltick t LEFT JOIN pipelines_run r ON r.id = t.run"
+        " WHERE t.backfill_id = %s AND (t.state = 'failed'"
+        " OR (t.state = 'dispatched' AND r.status IN ('failed', 'cancelled'))) ORDER BY t.at LIMIT %s::int",
+        [backfill.id, limit],
+    )
+    return [
+        {
+            "tick_time": at.astimezone(UTC).isoformat(),
+            "local_time": local_time,
+            "execution_id": str(run) if run else None,
+            "code": code,
+            "message": message,
+        }
+        for at, local_time, run, code, message in rows
+    ]
+
+
 def progress(backfill: Backfill) -> Progress:
     """Counts everything anew, in one statement."""
     rows = planned(

@@ -36,8 +36,19 @@ from pipelines.moves import IllegalMove
 from pipelines.sql import database_now, execute, recordset
 from recovery import agreements, backfill_world
 from recovery.backfill_plans import MOST_TICKS, Asked, Plan
-from recovery.backfill_progress import Progress, progress, ticks
-from recovery.backfill_work import CANCEL_BATCH, cancel_held, carry_on, end, fill_up, lock, move, trigger_of, update
+from recovery.backfill_progress import Progress, failures, progress, ticks
+from recovery.backfill_work import (
+    AT_ONCE,
+    CANCEL_BATCH,
+    cancel_held,
+    carry_on,
+    end,
+    fill_up,
+    lock,
+    move,
+    trigger_of,
+    update,
+)
 from recovery.backfill_world import Wish
 from recovery.models import Backfill
 from recovery.states import BACKFILL, BACKFILL_MOVES, BackfillState, BackfillTickState
@@ -49,6 +60,7 @@ __all__ = [
     "Wish",
     "cancel",
     "carry_on",
+    "failures",
     "find",
     "pause",
     "preview",
@@ -60,7 +72,6 @@ __all__ = [
 ]
 
 FROZEN_AT_ONCE = 10_000  # ticks written by one statement
-AT_ONCE = 1_000  # ticks that the request itself fills or cancels; the sweep does the rest
 
 
 @dataclass(frozen=True, slots=True)
