@@ -33,6 +33,7 @@ from recovery.states import BACKFILL_MOVES, BackfillState, BackfillTickState
 log = structlog.get_logger(__name__)
 BATCH = 500  # ticks filled by one transaction
 CANCEL_BATCH = 200  # held runs ended by one
+AT_ONCE = 1_000  # ticks that a request itself fills or cancels; the sweep does the rest
 SWEEP_SECONDS = 2.0  # that one pass of the sweep takes at most, about: what else time does waits for it
 FILLING = (BackfillState.RUNNING, BackfillState.PAUSED)
 
