@@ -42,6 +42,7 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
         "task_default_queue": "recourse",
         "task_routes": {
             "pipelines.tasks.sweep": {"queue": "recourse.clock"},
+            "pipelines.tasks.run_schedules": {"queue": "recourse.clock"},
             "pipelines.tasks.seal_audit": {"queue": "recourse.clock"},
             "recovery.tasks.carry_on": {"queue": "recourse.clock"},
             "approvals.tasks.*": {"queue": "recourse.notices"},
@@ -54,6 +55,11 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             # A sweep that waited longer than this is superseded by the next: workers that were away find a few, not a
             # thousand.
             "sweep": {"task": "pipelines.tasks.sweep", "schedule": SWEEP_SECONDS, "options": {"expires": 5}},
+            "schedules": {
+                "task": "pipelines.tasks.run_schedules",
+                "schedule": SWEEP_SECONDS,
+                "options": {"expires": 5},
+            },
             "seal-audit": {
                 "task": "pipelines.tasks.seal_audit",
                 "schedule": SEAL_SECONDS,

@@ -89,6 +89,10 @@ ACTIONS: dict[str, Said] = {
     "policy.change": Said("changed", "change", "{policy}{changes}"),
     "release.register": Said("registered", "register", "a release of {pipeline}{for_environment}"),
     "release.activate": Said("put", "put", "{release}{of_pipeline}{for_environment} in force"),
+    "trigger.create": Said("made", "make", "{trigger}{of_pipeline}{for_environment}{schedule}"),
+    "trigger.change": Said("changed", "change", "{trigger}{changes}"),
+    "trigger.enable": Said("switched", "switch", "{trigger} on"),
+    "trigger.disable": Said("switched", "switch", "{trigger} off"),
     "member.save": Said("saved", "save", "{member}{changes}"),
     "member.remove": Said("removed", "remove", "{member}"),
     "user.save": Said("changed", "change", "{account}"),
@@ -287,6 +291,7 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "rule": _rule(event, data),
         "of_pipeline": f" of {data['pipeline']}" if data.get("pipeline") else "",
         "for_environment": f" for {data['environment']}" if data.get("environment") else "",
+        "schedule": _schedule(event),
         "destination": f" to {data['destination']}" if data.get("destination") else "",
         "account": f"the account of {data['user']}" if data.get("user") else "an account",
         "signing_key": _the("signing key", data.get("key_id")),
@@ -294,7 +299,7 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "token": _secret("token", data, data.get("user")),
         "member": _the("member", data.get("user") or data.get("name") or data.get("id")),
     }
-    for noun in ("workspace", "environment", "application", "pipeline", "policy", "release"):
+    for noun in ("workspace", "environment", "application", "pipeline", "policy", "release", "trigger"):
         words[noun] = _the(noun, data.get(noun) or data.get("name") or data.get(f"{noun}_id") or data.get("id"))
     words["request"] = _request(event, data, words)
     words["who"] = _who(event)
@@ -390,6 +395,12 @@ def _changes(event: AuditFacts) -> str:
         if name not in before or before[name] != value
     ]
     return f" ({', '.join(told)})" if told else ""
+
+
+def _schedule(event: AuditFacts) -> str:
+    """What a new trigger is due by: ", due 0 8 * * * in Europe/Berlin"."""
+    after: Mapping[str, Any] = event.after if isinstance(event.after, Mapping) else {}
+    return f", due {_short(after['cron'])} in {_short(after['timezone'])}" if after.get("cron") else ""
 
 
 def _rule(event: AuditFacts, data: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from django.conf import settings
 from recourse import default_registry
 
-from pipelines import audit_chain, executor, sweeps
+from pipelines import audit_chain, dispatch, executor, ledger, sweeps
 from pipelines.retention import remove_older_than
 
 
@@ -44,6 +44,12 @@ def sweep() -> dict[str, int]:
     done = sweeps.sweep()
     executor.hint_overdue()
     return done
+
+
+@shared_task(name="pipelines.tasks.run_schedules")
+def run_schedules() -> dict[str, int]:
+    """Records every tick that has come, and makes the runs of those that are due."""
+    return {"recorded": ledger.record(), "decided": dispatch.dispatch_due()}
 
 
 @shared_task(name="pipelines.tasks.seal_audit")
