@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 BATCH = 1_000  # triggers a transaction
 MOST_ROWS = 20_000  # of a transaction, about
 MOST_TICKS = 10_000  # of one trigger in one pass
+REDONE = {"failed": ["failed", "cancelled"], "all": ["completed", "failed", "cancelled"]}  # by statuses of their runs
 LOOK_AGAIN = timedelta(minutes=1)  # at a trigger whose schedule cannot be read any more
 
 COLUMNS = """id uuid, trigger uuid, at timestamptz, state text, reason text, detail text, cron text, timezone text,
@@ -433,16 +434,24 @@ def _held(trigger_id: uuid.UUID, instants: Sequence[datetime]) -> dict[datetime,
 
 
 def _finished(run_ids: Sequence[str], reprocess: str) -> set[str]:
-    """Which of these runs may be done once more; locked, so that none is taken up again meanwhile."""
-    statuses = {"failed": ["failed", "cancelled"], "all": ["completed", "failed", "cancelled"]}.get(reprocess)
+    """Which of these runs may be done once more; locked, so that none is taken up again meanwhile.
+
+    Unfinished ones are not waited for: whoever holds one may be about to give its tick back.
+    """
+    statuses = REDONE.get(reprocess)
     if statuses is None or not run_ids:
         return set()
-    rows = query(
-        "SELECT id, status FROM pipelines_run WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE", [list(run_ids)]
+    ended = query(
+        "SELECT id FROM pipelines_run WHERE id = ANY(%s::uuid[]) AND status = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
+        [list(run_ids), statuses],
     )
-    there = {str(run_id): status for run_id, status in rows}
-    removed = {run_id for run_id in run_ids if run_id not in there} if reprocess == "all" else set()
-    return removed | {run_id for run_id, status in there.items() if status in statuses}
+    if reprocess == "all":
+        ended += query(
+            "SELECT gone.id FROM unnest(%s::uuid[]) AS gone(id)"
+            " WHERE NOT EXISTS (SELECT FROM pipelines_run r WHERE r.id = gone.id)",
+            [list(run_ids)],
+        )
+    return {str(row[0]) for row in ended}
 
 
 def _is_free(before: Mapping[str, Any], finished: set[str]) -> bool:

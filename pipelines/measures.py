@@ -19,13 +19,15 @@ MOST = 10_000
 MOST_READY = 1_000  # of one queue
 MOST_RUNS = 1_000  # of one status in one application and environment
 MOST_QUEUES = 200
+MOST_TRIGGERS = 200
+MOST_TICKS = 300  # of one trigger
 LONGEST_MILLISECONDS = 2_000
 
 
 def engine() -> Iterable[Metric]:
     """The engine's metrics. With the database away or too slow they say just that: `recourse_engine_up` 0."""
     up = GaugeMetricFamily("recourse_engine_up", "1 when the numbers of the engine could be read.")
-    told = read(_ready_stages, _running_attempts, _expired_leases, _dead_letters, _runs)
+    told = read(_ready_stages, _running_attempts, _expired_leases, _dead_letters, _runs, _ticks, _overdue)
     up.add_metric([], 0 if told is None else 1)
     return [up, *(told or [])]
 
@@ -138,4 +140,53 @@ def _runs() -> Iterable[Metric]:
     )
     for status in RunStatus.values:
         family.add_metric([status], counts.get(status, 0))
+    return [family]
+
+
+def _ticks() -> Iterable[Metric]:
+    """What became of each trigger's ticks: a missed one is `skipped`, for a reason, or `failed` (F106)."""
+    family = GaugeMetricFamily(
+        "recourse_ticks",
+        f"Ticks of the last day as the ledger has them, the newest {MOST_TICKS} of each of {MOST_TRIGGERS} triggers.",
+        labels=["trigger", "name", "status", "reason"],
+    )
+    # the triggers whose next tick is the nearest, or has been due the longest
+    for trigger, name, state, reason, count in planned(
+        """
+        SELECT g.id::text, g.name, k.state, k.reason, count(*)::bigint
+        FROM (SELECT id, name FROM pipelines_trigger WHERE next_at IS NOT NULL ORDER BY next_at, id LIMIT %(triggers)s) g
+        CROSS JOIN LATERAL (
+            SELECT k.state, k.reason FROM pipelines_tick k
+            WHERE k.trigger_id = g.id AND k.at > recourse_now() - interval '1 day' ORDER BY k.at DESC LIMIT %(most)s
+        ) k
+        GROUP BY g.id, g.name, k.state, k.reason ORDER BY g.id, k.state, k.reason
+        """,
+        {"triggers": MOST_TRIGGERS, "most": MOST_TICKS},
+    ):
+        family.add_metric([trigger, name, state, reason], count)
+    return [family]
+
+
+def _overdue() -> Iterable[Metric]:
+    """How late the scheduler is with each trigger: 0 while it keeps up."""
+    family = GaugeMetricFamily(
+        "recourse_trigger_overdue_seconds",
+        "How long the oldest tick has been due that has no row in the ledger, or no run yet though it should.",
+        labels=["trigger", "name"],
+    )
+    for trigger, name, seconds in planned(
+        """
+        SELECT g.id::text, g.name, greatest(0, extract(epoch FROM recourse_now() - least(g.next_at, k.start_at)))::float
+        FROM (SELECT * FROM pipelines_trigger WHERE next_at IS NOT NULL ORDER BY next_at, id LIMIT %(triggers)s) g
+        LEFT JOIN (
+            SELECT trigger_id, min(start_at) AS start_at FROM (
+                SELECT trigger_id, start_at FROM pipelines_tick
+                WHERE state = 'due' AND start_at <= recourse_now() ORDER BY start_at, id LIMIT %(most)s
+            ) oldest GROUP BY trigger_id
+        ) k ON k.trigger_id = g.id
+        ORDER BY g.id
+        """,
+        {"triggers": MOST_TRIGGERS, "most": MOST},
+    ):
+        family.add_metric([trigger, name], seconds)
     return [family]
