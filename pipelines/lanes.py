@@ -13,7 +13,7 @@ Serves O55, F81, F82, F85.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
@@ -49,16 +49,17 @@ def set_lane(lane_id: uuid.UUID, **changes: int | bool | None) -> None:
     let_in_later([lane_id])
 
 
-def let_in_later(lane_ids: Sequence[uuid.UUID]) -> None:
-    """Lets in what may go in once this transaction has committed; what comes in between, the sweep does."""
+def let_in_later(lane_ids: Collection[uuid.UUID]) -> None:
+    """Lets in what may go in once this transaction has committed; what comes to nothing then, the sweep does."""
     if lane_ids:
-        ordered = sorted(set(lane_ids))
-        transaction.on_commit(lambda: _let_in_now(ordered), robust=True)
+        lanes = sorted(lane_ids)
+        transaction.on_commit(lambda: _let_in_now(lanes), robust=True)
 
 
 def _let_in_now(lane_ids: Sequence[uuid.UUID]) -> None:
+    """Waits for whoever is letting in: they counted before there was room, and would leave it to the sweep."""
     try:
-        for lane_id in lane_ids:
+        for lane_id in _waiting(lane_ids):
             _let_in(lane_id, wait=True)
     except DatabaseError as error:
         log.warning("lanes.left_to_the_sweep", error=str(error).strip())
@@ -70,7 +71,7 @@ def let_in(lane_ids: Sequence[uuid.UUID] | None = None) -> int:
     Lanes and runs that others hold are passed over; one lane that cannot be handled holds up no other.
     """
     total = 0
-    for lane_id in _waiting() if lane_ids is None else lane_ids:
+    for lane_id in _occupied() if lane_ids is None else _waiting(lane_ids):
         try:
             total += _let_in(lane_id, wait=False)
         except (InterfaceError, OperationalError):
@@ -80,30 +81,37 @@ def let_in(lane_ids: Sequence[uuid.UUID] | None = None) -> int:
     return total
 
 
-def _waiting() -> list[uuid.UUID]:
-    """The lanes in which somebody waits: one index probe for each lane with runs, not a row."""
-    return [
-        row[0]
-        for row in query(
-            """
-            WITH RECURSIVE lane AS (
-                (SELECT lane_id FROM pipelines_run
-                 WHERE lane_id IS NOT NULL AND status NOT IN ('completed', 'failed', 'cancelled')
-                 ORDER BY lane_id LIMIT 1)
-                UNION ALL
-                SELECT following.lane_id FROM lane CROSS JOIN LATERAL (
-                    SELECT r.lane_id FROM pipelines_run r WHERE r.lane_id > lane.lane_id
-                        AND r.lane_id IS NOT NULL AND r.status NOT IN ('completed', 'failed', 'cancelled')
-                    ORDER BY r.lane_id LIMIT 1
-                ) following
-            )
-            SELECT l.id FROM lane JOIN pipelines_lane l ON l.id = lane.lane_id WHERE l.is_open AND EXISTS (
-                SELECT FROM pipelines_run r WHERE r.lane_id = l.id AND r.held
-                    AND r.status NOT IN ('completed', 'failed', 'cancelled')
-            )
-            """
+def _occupied() -> list[uuid.UUID]:
+    """The open lanes in which somebody waits, of all: an index probe for each lane with runs, not a row."""
+    lanes = query(
+        """
+        WITH RECURSIVE lane AS (
+            (SELECT lane_id FROM pipelines_run
+             WHERE lane_id IS NOT NULL AND status NOT IN ('cancelled', 'completed', 'failed')
+             ORDER BY lane_id LIMIT 1)
+            UNION ALL
+            SELECT following.lane_id FROM lane CROSS JOIN LATERAL (
+                SELECT r.lane_id FROM pipelines_run r WHERE r.lane_id > lane.lane_id
+                    AND r.lane_id IS NOT NULL AND r.status NOT IN ('cancelled', 'completed', 'failed')
+                ORDER BY r.lane_id LIMIT 1
+            ) following
         )
-    ]
+        SELECT lane_id FROM lane
+        """
+    )
+    return _waiting([row[0] for row in lanes])
+
+
+def _waiting(lane_ids: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+    """Those of the lanes that are open and in which somebody waits."""
+    if not lane_ids:
+        return []
+    lanes = query(
+        "SELECT l.id FROM pipelines_lane l WHERE l.id = ANY(%s) AND l.is_open AND EXISTS (SELECT FROM pipelines_run r"
+        " WHERE r.lane_id = l.id AND r.held AND r.status NOT IN ('cancelled', 'completed', 'failed')) ORDER BY l.id",
+        [list(lane_ids)],
+    )
+    return [row[0] for row in lanes]
 
 
 def _let_in(lane_id: uuid.UUID, *, wait: bool) -> int:
@@ -137,11 +145,11 @@ def _next(lane_id: uuid.UUID, *, wait: bool) -> list[uuid.UUID]:
             WITH inside AS MATERIALIZED (
                 SELECT count(*) AS runs FROM (
                     SELECT FROM pipelines_run WHERE lane_id = %(lane)s AND NOT held
-                        AND status NOT IN ('completed', 'failed', 'cancelled') LIMIT %(capacity)s::bigint
+                        AND status NOT IN ('cancelled', 'completed', 'failed') LIMIT %(capacity)s::bigint
                 ) counted
             ), head AS MATERIALIZED (
                 SELECT id, workspace_id, environment_id, trigger_id, through_blackout, lane_rank FROM pipelines_run
-                WHERE lane_id = %(lane)s AND held AND NOT paused AND status NOT IN ('completed', 'failed', 'cancelled')
+                WHERE lane_id = %(lane)s AND held AND NOT paused AND status NOT IN ('cancelled', 'completed', 'failed')
                 ORDER BY lane_rank, id
                 LIMIT (SELECT least(%(batch)s::bigint, coalesce(%(capacity)s::bigint - runs, %(batch)s)) FROM inside)
             ), place AS MATERIALIZED (

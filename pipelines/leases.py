@@ -26,6 +26,18 @@ from pipelines.states import RunStatus, StageState
 from pipelines.wake import Queue
 
 CANDIDATES_PER_JOB = 4  # how far a claim looks past what it wants, so that claims side by side find something each
+LEAST_SHARE = 0.25  # of what a claim hands out while live work waits: that of background work
+MOST_SHARE = 0.5  # once its oldest has waited for so long:
+AGING_SECONDS = 60
+CLOSED_SECONDS = 5.0  # how often who waits looks whether a blackout has ended by itself
+
+# While a blackout holds, the lines in which runs begin are closed. Asked once for each environment of the queues, and
+# of the function only where there are blackouts at all.
+CLOSED = """
+    SELECT e.id AS environment_id FROM pipelines_environment e WHERE e.id = ANY(%(environments)s::uuid[])
+        AND CASE WHEN EXISTS (SELECT FROM pipelines_blackout b WHERE b.workspace_id = e.workspace_id AND b.enabled)
+            THEN recourse_blackout(e.workspace_id, e.id, NULL, recourse_now()) IS NOT NULL ELSE false END
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +61,11 @@ class Holder:
 
 
 def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool) -> list[Job]:
-    """Hands out up to `limit` ready or due stages of these queues, oldest first.
+    """Hands out up to `limit` ready or due stages of these queues, oldest first; of background work its share.
+
+    While live work waits, background work gets one place in four, rising to one in two as its oldest waits; what one
+    of them leaves free the other gets. Places that do not come out even are drawn by lot, so that with a limit of one
+    neither starves. While a blackout holds nothing begins, and what has begun goes on.
 
     ready, retry_scheduled → dispatched, and with `acquire` on to running. Nothing of a paused or ended run is handed
     out, nothing to a session that drains or whose key is no longer live. May return fewer than there are while others
@@ -60,17 +76,22 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
     with transaction.atomic():
         picked = query(
             f"""
-            WITH heads AS MATERIALIZED (
-                SELECT head.stage_id, head.available_at
-                FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
-                    AS queue(application_id, environment_id, handler)
-                CROSS JOIN LATERAL (
-                    SELECT stage_id, available_at FROM pipelines_queueentry
-                    WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                        AND handler = queue.handler AND available_at <= recourse_now()
-                    ORDER BY available_at, stage_id LIMIT %(reach)s
-                ) head
-                ORDER BY head.available_at, head.stage_id LIMIT %(reach)s
+            WITH closed AS MATERIALIZED ({CLOSED}), live AS MATERIALIZED ({_heads("false")}
+            ), background AS MATERIALIZED ({_heads("true")}
+            ), share AS MATERIALIZED (
+                SELECT random() AS lot, %(least)s::float + (%(most)s::float - %(least)s::float) * least(1, greatest(0,
+                    extract(epoch FROM recourse_now() - min(available_at))::float / %(aging)s::float)) AS part
+                FROM background
+            ), heads AS MATERIALIZED (
+                -- place n of a claim is background work's when its share of n places is a whole one more than that of
+                -- n - 1; the lot says where the first one lies
+                SELECT stage_id, number::float AS place FROM live WHERE NOT EXISTS (SELECT FROM background)
+                UNION ALL
+                SELECT stage_id, floor((number - 1 + lot) / (1 - part)) + 1 FROM live CROSS JOIN share
+                WHERE EXISTS (SELECT FROM background)
+                UNION ALL
+                SELECT stage_id, ceil((number - lot) / part) FROM background CROSS JOIN share
+                ORDER BY place LIMIT %(reach)s
             )
             SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
                 s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
@@ -81,20 +102,21 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
             JOIN pipelines_run r ON r.id = s.run_id
             JOIN pipelines_environment e ON e.id = r.environment_id
             LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
-            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused
+            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused AND NOT r.held
                 AND r.status NOT IN ('completed', 'failed', 'cancelled')
                 AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
                 AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
                 AND (%(key)s::uuid IS NULL OR EXISTS (SELECT FROM pipelines_apikey k WHERE k.id = %(key)s
                     AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > recourse_now())))
-            ORDER BY heads.available_at, heads.stage_id
+            ORDER BY heads.place
             LIMIT %(limit)s
             FOR NO KEY UPDATE OF q, s, r SKIP LOCKED
             """,
             {
-                "applications": [queue.application_id for queue in queues],
-                "environments": [queue.environment_id for queue in queues],
-                "handlers": [queue.handler for queue in queues],
+                **in_columns(queues),
+                "least": LEAST_SHARE,
+                "most": MOST_SHARE,
+                "aging": AGING_SECONDS,
                 "reach": limit * CANDIDATES_PER_JOB,
                 "limit": limit,
                 "session": holder.session_id,
@@ -167,26 +189,39 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
 
 
 def next_due(queues: Sequence[Queue]) -> float | None:
-    """Seconds until the queues' next stage is due; 0 or less when one is due now, None when none is in sight."""
+    """Seconds until the queues' next stage is due; 0 or less when one is due now, None when none is in sight.
+
+    What a blackout holds is looked for again a little later: its end need not be announced.
+    """
     if not queues:
         return None
     return query(
-        """
-        SELECT extract(epoch FROM min(head.available_at) - recourse_now())::float
-        FROM unnest(%s::uuid[], %s::uuid[], %s::text[]) AS queue(application_id, environment_id, handler)
+        f"""
+        WITH closed AS MATERIALIZED ({CLOSED})
+        SELECT min(CASE WHEN line.is_start AND closed.environment_id IS NOT NULL
+            THEN greatest(head.seconds, %(closed)s::float) ELSE head.seconds END)
+        FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
+            AS queue(application_id, environment_id, handler)
+        CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
+        LEFT JOIN closed ON closed.environment_id = queue.environment_id
         CROSS JOIN LATERAL (
-            SELECT available_at FROM pipelines_queueentry
+            SELECT extract(epoch FROM available_at - recourse_now())::float AS seconds FROM pipelines_queueentry
             WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                AND handler = queue.handler
+                AND handler = queue.handler AND is_background = line.is_background AND is_start = line.is_start
             ORDER BY available_at, stage_id LIMIT 1
         ) head
         """,
-        [
-            [queue.application_id for queue in queues],
-            [queue.environment_id for queue in queues],
-            [queue.handler for queue in queues],
-        ],
+        {**in_columns(queues), "closed": CLOSED_SECONDS},
     )[0][0]
+
+
+def in_columns(queues: Sequence[Queue]) -> dict[str, list[Any]]:
+    """Queues as the arrays that statements take."""
+    return {
+        "applications": [queue.application_id for queue in queues],
+        "environments": [queue.environment_id for queue in queues],
+        "handlers": [queue.handler for queue in queues],
+    }
 
 
 def acquire(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> Lease | None:
@@ -314,6 +349,26 @@ def may_touch(holder: Holder, application_id: uuid.UUID, environment_id: uuid.UU
     )
 
 
+def _heads(is_background: str) -> str:
+    """The oldest that are due in the open lines of either kind, numbered."""
+    return f"""
+                SELECT stage_id, available_at, row_number() OVER (ORDER BY available_at, stage_id) AS number FROM (
+                    SELECT head.stage_id, head.available_at
+                    FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
+                        AS queue(application_id, environment_id, handler)
+                    CROSS JOIN (VALUES (false), (true)) line(is_start)
+                    CROSS JOIN LATERAL (
+                        SELECT stage_id, available_at FROM pipelines_queueentry
+                        WHERE application_id = queue.application_id AND environment_id = queue.environment_id
+                            AND handler = queue.handler AND is_background = {is_background}
+                            AND is_start = line.is_start AND available_at <= recourse_now()
+                        ORDER BY available_at, stage_id LIMIT %(reach)s
+                    ) head
+                    WHERE NOT (line.is_start AND queue.environment_id IN (SELECT environment_id FROM closed))
+                    ORDER BY head.available_at, head.stage_id LIMIT %(reach)s
+                ) oldest"""
+
+
 def _picked(row: tuple[Any, ...]) -> Picked:
     width = len(STAGE_COLUMNS.split(","))
     stage = read_stage(row[:width])
@@ -346,6 +401,15 @@ def _write_claim(holder: Holder, jobs: Sequence[Job], now: datetime, acquire: bo
             UPDATE pipelines_stage s SET state = %(state)s, attempt_number = s.attempt_number + 1,
                 started_at = coalesce(s.started_at, %(started)s::timestamptz)
             FROM item WHERE s.id = item.stage_id
+        ), begun AS (
+            -- the run has begun: what else is ready in it waits for no blackout's end
+            UPDATE pipelines_queueentry SET is_start = false WHERE stage_id IN (
+                SELECT q.stage_id FROM item JOIN pipelines_run r ON r.id = item.run_id AND r.started_at IS NULL
+                JOIN pipelines_stage s ON s.run_id = r.id AND s.state = 'ready'
+                JOIN pipelines_queueentry q ON q.stage_id = s.id
+                WHERE q.is_start AND s.id <> ALL(%(stages)s::uuid[])
+                FOR NO KEY UPDATE OF q SKIP LOCKED
+            )
         )
         UPDATE pipelines_run r SET updated_at = %(now)s, started_at = coalesce(r.started_at, %(now)s),
             status = CASE WHEN r.status = 'blocked' THEN 'blocked' ELSE 'running' END

@@ -222,10 +222,11 @@ class Moves:
         self.runs = {run.id: run for run in runs}
         self.stages = {stage.id: stage for run in runs for stage in run.stages}
         self.effects = effects.Book(self)
-        self._queued = {stage.id: stage.available_at for run in runs for stage in run.stages if _is_queued(run, stage)}
+        self._queued = self._queue()
         self._dirty_runs: set[uuid.UUID] = set()
         self._dirty_stages: set[uuid.UUID] = set()
         self._ready: set[wake.Queue] = set()
+        self._lanes: set[uuid.UUID] = set()  # in which there may be room now
         self._events: list[dict[str, Any]] = []
         self._ended: dict[uuid.UUID, dict[str, Any]] = {}  # by stage: the attempt whose end its next move tells
         self._attempts: list[dict[str, Any]] = []
@@ -533,6 +534,8 @@ class Moves:
     def resume(self, run: RunRow) -> None:
         run.paused, run.pause_reason, run.paused_until = False, "", None
         self._dirty_runs.add(run.id)
+        if run.held and run.lane_id is not None:
+            self._lanes.add(run.lane_id)  # it was passed over, and may be next
 
     def let_in(self, run: RunRow) -> None:
         """The run's lane lets it in: its deadline begins to run, and settling begins its stages."""
@@ -600,6 +603,7 @@ class Moves:
         due = [*self._left, *((self.runs[run_id], mark) for run_id, mark in self._marks.items())]
         self.written = {one.checkpoint_id: one for one in checkpoints.write(due)}
         wake.announce(self._ready)
+        self._save_lanes()
 
     # below: how
 
@@ -645,6 +649,8 @@ class Moves:
         run.finished_at = self.now if status in TERMINAL_RUN else None
         if status in TERMINAL_RUN:
             run.paused, run.pause_reason, run.paused_until, run.held = False, "", None, False
+            if run.lane_id is not None:
+                self._lanes.add(run.lane_id)
         if not run.is_final:
             self._explain_failure(run)
         self._dirty_runs.add(run.id)
@@ -745,24 +751,14 @@ class Moves:
 
     def _save_queue(self) -> None:
         """Makes the queue say what stages and runs now say; claims take their entries themselves."""
-        wanted = {
-            stage.id: stage.available_at
-            for run in self.runs.values()
-            if run.id in self._dirty_runs or any(stage.id in self._dirty_stages for stage in run.stages)
-            for stage in run.stages
-            if _is_queued(run, stage)
-        }
-        gone = [
-            stage_id
-            for stage_id, available_at in self._queued.items()
-            if wanted.get(stage_id) != available_at and self._touched(stage_id)
-        ]
+        wanted = self._queue()
+        gone = [stage_id for stage_id, entry in self._queued.items() if wanted.get(stage_id) != entry]
         if gone:
             execute("DELETE FROM pipelines_queueentry WHERE stage_id = ANY(%s)", [gone])
-        new = [stage_id for stage_id, available_at in wanted.items() if self._queued.get(stage_id) != available_at]
+        new = [stage_id for stage_id, entry in wanted.items() if self._queued.get(stage_id) != entry]
         if new:
             background = [stage_id for stage_id in new if self._run_of(stage_id).is_background]
-            starts = [stage_id for stage_id in new if _waits_in_blackout(self._run_of(stage_id), self.stages[stage_id])]
+            starts = [stage_id for stage_id in new if wanted[stage_id].is_start]
             execute(
                 "INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,"
                 " is_background, is_start) SELECT id, application_id, environment_id, handler, available_at,"
@@ -773,8 +769,14 @@ class Moves:
             # a retry that is scheduled is announced too: who waits learns when to look next
             self._ready.add(self.queue_of(self.stages[stage_id]))
 
-    def _touched(self, stage_id: uuid.UUID) -> bool:
-        return stage_id in self._dirty_stages or self.stages[stage_id].run_id in self._dirty_runs
+    def _queue(self) -> dict[uuid.UUID, Entry]:
+        """What the queue has to say of these runs, as they stand."""
+        return {
+            stage.id: Entry(stage.available_at, _waits_in_blackout(run, stage))
+            for run in self.runs.values()
+            for stage in run.stages
+            if _is_queued(run, stage)
+        }
 
     def _run_of(self, stage_id: uuid.UUID) -> RunRow:
         return self.runs[self.stages[stage_id].run_id]
@@ -817,6 +819,12 @@ class Moves:
                 [self.now, recordset(self._dead_letters)],
             )
 
+    def _save_lanes(self) -> None:
+        # imported here: lanes stand above moves
+        from pipelines.lanes import let_in_later
+
+        let_in_later(self._lanes)
+
     def _save_runs(self) -> None:
         dirty = [
             {
@@ -851,6 +859,13 @@ class Moves:
                 " deadline_seconds double precision, through_blackout boolean) WHERE t.id = r.id AND t.id = ANY(%s)",
                 [self.now, recordset(dirty), [row["id"] for row in dirty]],
             )
+
+
+class Entry(NamedTuple):
+    """A stage's entry in the queue, as far as a move may change it."""
+
+    available_at: datetime | str | None
+    is_start: bool
 
 
 def event_row(

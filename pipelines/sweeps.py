@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import outcomes
+from pipelines import lanes, outcomes
 from pipelines.moves import AttemptRow, Moves
 from pipelines.sql import query
 from pipelines.states import NoticeKind, StageState
@@ -35,6 +35,7 @@ def sweep() -> dict[str, int]:
         "gates": expire_gates(),
         "pauses": end_pauses(),
         "stuck": move_on_stuck_runs(),
+        "let_in": lanes.let_in(),  # last: where the others made room
     }
 
 
@@ -145,6 +146,7 @@ def move_on_stuck_runs(limit: int = BATCH, quiet_seconds: int = 30) -> int:
     """Unfinished runs that should have moved on and did not: their stages say otherwise than their status.
 
     The engine commits both together, so this finds nothing but the traces of a fault or of rows changed by hand (F25).
+    Runs that their lanes hold are left to these.
     """
 
     def step(moves: Moves, run_ids: Sequence[uuid.UUID]) -> int:
@@ -157,7 +159,7 @@ def move_on_stuck_runs(limit: int = BATCH, quiet_seconds: int = 30) -> int:
     return _walk(
         f"""
         SELECT r.id, r.id, r.updated_at FROM pipelines_run r
-        WHERE r.status NOT IN ('completed', 'failed', 'cancelled')
+        WHERE r.status NOT IN ('completed', 'failed', 'cancelled') AND NOT r.held
             AND r.updated_at <= recourse_now() - interval '{int(quiet_seconds)} seconds'
             AND (r.updated_at, r.id) > (%s, %s)
             AND NOT EXISTS (
