@@ -161,7 +161,8 @@ class Schedule:
         """The ticks day by day, from the local day of the instant on. Days that a change of clocks touches come at
         once: there, times of two days may interleave."""
         fields, zone = crons.read(self.cron), zones.zone(self.timezone)
-        start = min(max(instant, FIRST), LAST).astimezone(zone).date()
+        start = min(max(instant, EARLIEST), LATEST).astimezone(zone).date()
+        start = max(start, crons.FIRST_DAY) if forward else min(start, crons.LAST_DAY)
         if seam := zones.seam_of(self.timezone, start):
             start = seam.first if forward else seam.last
         times = fields.times if forward else fields.times[::-1]
@@ -211,8 +212,9 @@ class Schedule:
         return [(change.at, Rule.GAP_FIRST_EXISTING)]
 
 
-FIRST = datetime.combine(crons.FIRST_DAY, time(), tzinfo=UTC) + timedelta(days=1)
-LAST = datetime.combine(crons.LAST_DAY, time(), tzinfo=UTC)
+# beyond these nothing is due, and the local day of some instants could not even be told
+EARLIEST = datetime.combine(crons.FIRST_DAY, time(), tzinfo=UTC) - timedelta(days=7)
+LATEST = datetime.combine(crons.LAST_DAY, time(), tzinfo=UTC) + timedelta(days=7)
 
 
 def _utc(instant: datetime) -> datetime:

@@ -8,6 +8,7 @@ zone has had or announced any less than six days apart; a test holds that agains
 
 from __future__ import annotations
 
+import calendar
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -157,10 +158,10 @@ def _days(seam: Seam) -> Iterator[date]:
 
 @lru_cache(maxsize=4096)
 def changes(name: str, year: int) -> tuple[Change, ...]:
-    """The changes of one year, counted in UTC."""
+    """The changes of one year of UTC."""
     within = zone(name)
-    begin = datetime(year, 1, 1, tzinfo=UTC)
-    days = (datetime(year + 1, 1, 1, tzinfo=UTC) - begin).days
+    begin = datetime(year, 1, 1, tzinfo=UTC) - SECOND  # one at its first instant is its own
+    days = 366 if calendar.isleap(year) else 365
     asked = [(at, _offset(within, at)) for at in (begin + index * DAY for index in range(days + 1))]
     return tuple(_between(within, low, high) for (low, before), (high, after) in pairwise(asked) if before != after)
 
