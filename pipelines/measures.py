@@ -154,7 +154,7 @@ def _ticks() -> Iterable[Metric]:
     for trigger, name, state, reason, count in planned(
         """
         SELECT g.id::text, g.name, k.state, k.reason, count(*)::bigint
-        FROM (SELECT id, name FROM pipelines_trigger WHERE next_at IS NOT NULL ORDER BY next_at, id LIMIT %(triggers)s) g
+        FROM (SELECT * FROM pipelines_trigger WHERE next_at IS NOT NULL ORDER BY next_at, id LIMIT %(triggers)s) g
         CROSS JOIN LATERAL (
             SELECT k.state, k.reason FROM pipelines_tick k
             WHERE k.trigger_id = g.id AND k.at > recourse_now() - interval '1 day' ORDER BY k.at DESC LIMIT %(most)s
