@@ -53,6 +53,13 @@ class Active:
             return f"until {_time(self.until)}"
         return "until it is lifted" if self.is_freeze else "with no end in sight"
 
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Active:
+        """As `as_json` told it."""
+        since, until = (datetime.fromisoformat(told[name]) if told[name] else None for name in ("since", "until"))
+        named = uuid.UUID(told["id"])
+        return cls(told["name"], told["reason"], until, told["is_freeze"], named, told["by"] or "", since)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "id": str(self.id),

@@ -11,6 +11,7 @@ from typing import Any
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 
+from pipelines.blackouts import LONGEST_REASON, OVERRIDE
 from pipelines.errors import Refusal
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY
 
@@ -64,6 +65,15 @@ def read_checks(params: QueryDict, at_stake: Sequence[str]) -> dict[str, str]:
     if errors:
         raise Refusal("validation_error", "something is missing; nothing was changed", errors=errors)
     return notes
+
+
+def read_override(params: QueryDict) -> str:
+    """Why it is to start although a blackout may hold; blank when nothing was given."""
+    reason = " ".join(params.get(OVERRIDE, "").split())
+    if len(reason) > LONGEST_REASON:
+        message = f"at most {LONGEST_REASON} characters"
+        raise Refusal("validation_error", f"{OVERRIDE}: {message}", errors={OVERRIDE: [message]})
+    return reason
 
 
 def with_notes(reason: str, notes: dict[str, str]) -> str:

@@ -41,7 +41,7 @@ class VerbEndpoint(OperationsEndpoint):
     def post(self, call: Call) -> HttpResponse:
         asked = self.asked(call)
         if call.is_dry_run:
-            return answer(preview(asked, actor=call.actor).as_json())
+            return answer(preview(asked, actor=call.actor).shown())
         done = perform(asked, actor=call.actor, key=call.key, plan_digest=call.plan_digest)
         if done.status == OperationState.AWAITING_APPROVAL:
             return answer(serializers.verb_answer(done), 202)
@@ -109,7 +109,7 @@ class Retry(VerbEndpoint):
             new_input=call.body.get("input"),
             acknowledge_effects=call.body["acknowledge_effects"],
             reason=call.reason,
-        )
+        ).overriding(call.override_reason)
 
 
 @extend_schema_view(post=extend_schema(request=wire.SkipRequest, responses=or_asked(serializers.StageVerbAnswer)))
@@ -189,7 +189,8 @@ class Redrive(LetterEndpoint):
 
     def asked(self, call: Call) -> Asked:
         acknowledged = call.body["acknowledge_effects"]
-        return dead_letters.ask_redrive(call.target, acknowledge_effects=acknowledged, reason=call.reason)
+        asked = dead_letters.ask_redrive(call.target, acknowledge_effects=acknowledged, reason=call.reason)
+        return asked.overriding(call.override_reason)
 
 
 @extend_schema_view(post=extend_schema(request=PlannedVerb, responses=or_asked(serializers.LetterVerbAnswer)))

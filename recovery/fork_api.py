@@ -10,7 +10,7 @@ from drf_spectacular.utils import extend_schema
 
 from pipelines.access import FORK
 from pipelines.api.endpoints import answer
-from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedVerb
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, StartingVerb
 from pipelines.api.shapes import Flag, Identifier, OneOf, Shape, Text
 from recovery import forks
 from recovery.operations import Done
@@ -20,7 +20,7 @@ from recovery.states import Disposition, OperationKind, OperationState
 SLUG, NAME = 100, 255
 
 
-class ForkRequest(PlannedVerb):
+class ForkRequest(StartingVerb):
     """What is left out is the source's own: pipeline, environment. `actor_ref` may only name the caller."""
 
     flow_slug = Text(max_length=NAME, required=False)
@@ -68,9 +68,10 @@ class ForkEndpoint(OperationsEndpoint):
 
     def fork(self, call: Call, wish: forks.Wish) -> HttpResponse:
         asked = forks.ask_fork(self.kind, call.target, wish, actor=call.actor, reason=call.reason)
+        asked = asked.overriding(call.override_reason)
         key = call.key
         if call.is_dry_run:
-            return answer(forks.preview(asked, actor=call.actor).as_json())
+            return answer(forks.preview(asked, actor=call.actor).shown())
         done = forks.fork(asked, actor=call.actor, key=key, plan_digest=call.plan_digest)
         return answer(fork_answer(done), _status(done))
 

@@ -53,6 +53,7 @@ def plan_fork(world: ForkWorld, asked: Asked) -> Plan:
         source_release_id=str(world.was.release_id),
         release_id=str(world.will_be.release_id),
         checkpoint_id=str(world.checkpoint_id or ""),
+        blackout=world.source.blackout,
     )
 
 

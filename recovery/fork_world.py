@@ -1,7 +1,8 @@
 """What plans of forks are made from: the source as it is, the release that will run, and the checkpoint to start from.
 
 `read` gives the same facts to a dry run and, under the source's lock, to the fork itself. It refuses in the order of
-model §5: state, environment, release, integrity; so nothing is loaded from a checkpoint that is not to be believed.
+model §5: state, blackout, environment, release, integrity; so nothing is loaded from a checkpoint that is not to be
+believed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines import checkpoint_reading
+from pipelines import blackouts, checkpoint_reading
 from pipelines.checkpoint_reading import Covering, Done, HandlerState
 from pipelines.creation import from_definition
 from pipelines.errors import Refusal
@@ -83,10 +84,11 @@ class ForkWorld:
     left: HandlerState | None = None
 
 
-def read(asked: Asked, *, pinned: uuid.UUID | None = None) -> ForkWorld:
+def read(asked: Asked, *, pinned: uuid.UUID | None = None, starts: bool = False) -> ForkWorld:
     """The world of a fork; `pinned` is the release that was reserved for it, where one was.
 
-    Refused: a source that has not ended (`execution_state_invalid`), another environment
+    Refused: a source that has not ended (`execution_state_invalid`), with `starts` what a blackout holds back
+    (`blackout_active`), another environment
     (`recovery_environment_mismatch`), no release to run (`release_not_active`), a checkpoint that is not to be believed
     (`checkpoint_integrity_invalid`) or covers not enough (`checkpoint_not_found`), and a stage that is kept or needed
     and is not in the release (`definition_changed`).
@@ -95,6 +97,8 @@ def read(asked: Asked, *, pinned: uuid.UUID | None = None) -> ForkWorld:
     if not source.is_terminal:
         detail = f"a run that is {source.status} is not forked: wait for its end, or cancel it first"
         raise Refusal("execution_state_invalid", detail)
+    if starts and source.blackout and not asked.override_reason:
+        raise blackouts.refusal(source.blackout)
     if asked.choices["environment"] != source.environment:
         detail = f"the run belongs to {source.environment}: it is recovered there and nowhere else"
         raise Refusal("recovery_environment_mismatch", detail, extra={"environment": source.environment})

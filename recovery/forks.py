@@ -147,10 +147,18 @@ def plan_again(operation: Operation, *, pinned: bool = False) -> tuple[ForkWorld
 
 
 def plan_now(
-    asked: Asked, *, actor: Actor, frozen: Requirement | None = None, pinned: uuid.UUID | None = None
+    asked: Asked,
+    *,
+    actor: Actor,
+    frozen: Requirement | None = None,
+    pinned: uuid.UUID | None = None,
+    starts: bool = False,
 ) -> tuple[ForkWorld, Plan]:
-    """What the fork would be now, and who must agree to that when `actor` asks for it: at least as many as `frozen`."""
-    found = fork_world.read(asked, pinned=pinned)
+    """What the fork would be now, and who must agree to that when `actor` asks for it: at least as many as `frozen`.
+
+    With `starts` it is refused while a blackout holds it back.
+    """
+    found = fork_world.read(asked, pinned=pinned, starts=starts)
     plan = plan_fork(found, asked)
     needed = agreements.needed(
         plan,
@@ -209,7 +217,7 @@ def _reserved(asked: Asked, actor: Actor, key: str, plan_digest: str) -> tuple[O
 
 
 def _begin(asked: Asked, actor: Actor, key: str, plan_digest: str, entry: Entry) -> Operation:
-    _, plan = plan_now(asked, actor=actor)
+    _, plan = plan_now(asked, actor=actor, starts=True)
     entry.plan_digest = plan.digest
     operations.check_digest(plan, plan_digest)
     operation = operations.opened(asked, actor=actor, key=key, plan=plan)
@@ -306,7 +314,8 @@ def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
     who = operation.requested_by.get_username()
     rows = _stage_rows(source, world, plan)
     _copy_outputs(rows, world)
-    insert_runs([_draft(operation, source, world, rows)], actor=who, reason=operation.reason)
+    draft = replace(_draft(operation, source, world, rows), through_blackout=plan.goes_through)
+    insert_runs([draft], actor=who, reason=operation.reason)
     _copy_context(source.id, target)
     moves = Moves.lock([target], actor=who)
     if world.left is not None:

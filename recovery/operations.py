@@ -175,7 +175,7 @@ def check_digest(plan: Plan, plan_digest: str) -> None:
 
 def plan_changed(plan: Plan) -> Refusal:
     detail = "what this would do has changed since it was planned; look at the new plan and ask again"
-    return Refusal("plan_changed", detail, extra={"plan": plan.as_json(), "plan_digest": plan.digest})
+    return Refusal("plan_changed", detail, extra={"plan": plan.shown(), "plan_digest": plan.digest})
 
 
 def hold_back(operation: Operation, plan: Plan) -> Refusal | None:

@@ -3,7 +3,8 @@
 The plan that a dry run answers, a screen shows and an approval freezes is the object that is carried out. Its digest
 covers all of it; when the world has moved, planning again gives another digest and the verb is refused with
 `plan_changed` and the new plan. Nothing outside the plan is touched: `recovery/transitions.py` walks its lines, and
-refuses to commit when the stages then say anything else (F51).
+refuses to commit when the stages then say anything else (F51). A blackout that holds is told beside the plan: it comes
+and goes by the clock.
 
 A verb that the state does not take has no plan: planning it is the typed refusal (model §5, last line).
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -21,6 +22,8 @@ from typing import Any
 import rfc8785
 
 from approvals.rules import roles_from
+from pipelines import blackouts
+from pipelines.blackouts import Active
 from pipelines.errors import Refusal
 from pipelines.states import (
     CLAIMABLE_STAGE,
@@ -45,6 +48,8 @@ from recovery.dispositions import EffectFact, Verdict, denied_gate, judge, undec
 from recovery.states import Disposition, OperationKind, Outcome
 from recovery.world import StageFact, World
 
+# what makes something start, which a blackout holds back unless somebody says why it is to start all the same
+STARTING = frozenset({OperationKind.RETRY, OperationKind.REDRIVE, OperationKind.RERUN, OperationKind.REPLAY})
 STAGE_ONLY, AND_DOWNSTREAM = "stage", "stage_and_downstream"
 NOTHING_TO_REPEAT = Verdict(Disposition.RECOVERY_ALLOWED)
 UNDECLARED = "undeclared"  # what a stage may have done outside without saying so
@@ -65,6 +70,17 @@ class Asked:
     @property
     def fingerprint(self) -> str:
         return digest_of([self.kind.value, str(self.stage_id or self.run_id), self.choices])
+
+    @property
+    def override_reason(self) -> str:
+        """Why it is to start although a blackout may hold; blank when nobody said so."""
+        return str(self.choices.get(blackouts.OVERRIDE) or "")
+
+    def overriding(self, reason: str | None) -> Asked:
+        """The request with why it is to start although a blackout may hold; as it is without a reason."""
+        if not reason:
+            return self
+        return replace(self, choices={**self.choices, blackouts.OVERRIDE: reason})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +194,17 @@ class Plan:
     release_id: str = ""
     checkpoint_id: str = ""
     goes_on_outside: tuple[str, ...] = ()  # what may still happen elsewhere, whatever is done here
+    blackout: Active | None = None  # what holds now; no part of what is kept, agreed to, or digested
+
+    @property
+    def is_held(self) -> bool:
+        """A blackout holds it back, and nobody said why it is to start all the same."""
+        return self.blackout is not None and not self.choices.get(blackouts.OVERRIDE)
+
+    @property
+    def goes_through(self) -> bool:
+        """A blackout holds, and somebody said why it is to start all the same."""
+        return self.blackout is not None and not self.is_held
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -189,7 +216,7 @@ class Plan:
         return _canonical_digest(self.as_json(with_digest=False))
 
     def as_json(self, *, with_digest: bool = True) -> dict[str, Any]:
-        """The plan as the operations API answers it."""
+        """The plan as it is kept and agreed to."""
         told = {
             "kind": self.kind.value,
             "execution_id": self.execution_id,
@@ -215,10 +242,20 @@ class Plan:
         }
         return {**told, "plan_digest": _canonical_digest(told)} if with_digest else told
 
+    def shown(self) -> dict[str, Any]:
+        """The plan with what holds it back now, as a dry run answers it and a dialog shows it."""
+        return {**self.as_json(), "blackout": self.blackout.as_json() if self.blackout else None}
+
 
 def make_plan(world: World, asked: Asked) -> Plan:
     """The plan of a verb in place; a typed refusal where the state does not take the verb."""
     return PLANNERS[asked.kind](world, asked)
+
+
+def check_blackout(plan: Plan) -> None:
+    """Refuses with `blackout_active` what a blackout holds back."""
+    if plan.blackout is not None and plan.is_held:
+        raise blackouts.refusal(plan.blackout)
 
 
 def plan_retry(world: World, asked: Asked) -> Plan:
@@ -512,6 +549,7 @@ def _plan(world: World, asked: Asked, **parts: Any) -> Plan:
         environment=world.environment,
         source_release_id=release_id,
         release_id=release_id,
+        blackout=world.blackout if asked.kind in STARTING else None,
         **parts,
     )
 

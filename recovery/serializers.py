@@ -108,6 +108,18 @@ class AgreementView(Shape):
     why = Text()
 
 
+class BlackoutHolds(Shape):
+    """What lets nothing start now. `until` is when nothing holds any more; null: no end is in sight."""
+
+    id = Identifier()
+    name = Text()
+    reason = Text(blank=True)
+    is_freeze = Flag()
+    by = Text(allow_null=True)
+    since = Moment(allow_null=True)
+    until = Moment(allow_null=True)
+
+
 class PlanView(Shape):
     """All of what a verb would do; nothing was changed. Its digest, told with the verb, holds the verb to it."""
 
@@ -133,6 +145,9 @@ class PlanView(Shape):
     checkpoint_id = Identifier(allow_null=True)
     goes_on_outside = ListOf(child=Text())
     plan_digest = Text()
+    blackout = BlackoutHolds(
+        allow_null=True, required=False, help_text="while it holds an override_reason is needed; no part of the digest"
+    )
 
 
 def or_plan(answer: type[Shape]) -> Any:

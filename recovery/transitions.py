@@ -25,7 +25,7 @@ from pipelines.transitions import cancel, lock_run, pause, resume
 from recovery import agreements, operations, world
 from recovery.models import Operation
 from recovery.operations import Done
-from recovery.plans import STAGE_ONLY, Asked, Line, Plan, make_plan
+from recovery.plans import STAGE_ONLY, Asked, Line, Plan, check_blackout, make_plan
 from recovery.states import OperationKind, OperationState
 
 CarryOut = Callable[[Moves, RunRow, Asked, Plan], dict[str, Any]]
@@ -109,8 +109,9 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "",
     """Does what is asked, as its plan says, and keeps it as an operation; effect, key and audit event commit together.
 
     `verb` says how, where it is none of `VERBS`. Refused without a trace but the audit event: a state that the verb
-    does not take, and `plan_changed`. A verdict that holds it back is kept, and answered as `operator_review_required`
-    or `recovery_denied` (I11). What others must agree to first is kept too, and answered as `awaiting_approval`.
+    does not take, what a blackout holds back (`blackout_active`), and `plan_changed`. A verdict that holds it back is
+    kept, and answered as `operator_review_required` or `recovery_denied` (I11). What others must agree to first is kept
+    too, and answered as `awaiting_approval`.
     """
     verb = verb or VERBS[asked.kind]
     with audited(
@@ -163,6 +164,7 @@ def _begin(
             raise
         operations.record_denied_gate(actor, asked, refused)
         return refused
+    check_blackout(plan)
     entry.plan_digest = plan.digest
     operations.check_digest(plan, plan_digest)
     operation = operations.opened(asked, actor=actor, key=key, plan=plan)
@@ -204,6 +206,8 @@ def carry_out(verb: Verb, moves: Moves, run: RunRow, asked: Asked, plan: Plan, o
 
 def _retry(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
     stage = moves.stages[_target(asked)]
+    if plan.goes_through:
+        moves.start_through_blackout(run)
     _walk(moves, run, plan, asked.reason)
     if asked.choices["input"] is not None:
         _replace_input(moves, stage, asked.choices["input"])

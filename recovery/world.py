@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pipelines import blackouts
+from pipelines.blackouts import Active
 from pipelines.errors import Refusal
 from pipelines.graph import descendants
 from pipelines.moves import HasEnd
@@ -92,6 +94,7 @@ class World(HasEnd):
     attempts: tuple[AttemptFact, ...] = ()
     letters: tuple[LetterFact, ...] = ()
     effects: tuple[EffectFact, ...] = ()
+    blackout: Active | None = None  # what holds where the run is
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
         return next(stage for stage in self.stages if stage.id == stage_id)
@@ -115,14 +118,16 @@ def read(run_id: uuid.UUID) -> World:
     planned from that has another digest."""
     found = query(
         "SELECT r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.deadline_at,"
-        " r.failure_code, coalesce(p.slug, '') FROM pipelines_run r"
+        " r.failure_code, coalesce(p.slug, ''), r.environment_id, r.trigger_id FROM pipelines_run r"
         " JOIN pipelines_environment e ON e.id = r.environment_id"
         " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = %s",
         [run_id],
     )
     if not found:
         raise Refusal("not_found", "there is no such run")
-    status, now, workspace_id, environment, protected, release_id, paused, deadline_at, failure_code, slug = found[0]
+    status, now, workspace_id, environment, protected, release_id, paused, deadline_at, failure_code, slug, *place = (
+        found[0]
+    )
     return World(
         run_id=run_id,
         status=RunStatus(status),
@@ -139,6 +144,7 @@ def read(run_id: uuid.UUID) -> World:
         attempts=_attempts(run_id),
         letters=_letters(run_id),
         effects=effects(run_id, workspace_id),
+        blackout=blackouts.active(workspace_id, *place),
     )
 
 

@@ -49,6 +49,14 @@ class PlannedVerb(Verb):
     plan_digest = Text(required=False, max_length=64, help_text="of the plan that was looked at; another is refused")
 
 
+class StartingVerb(PlannedVerb):
+    """What a verb takes that makes something start: while a blackout holds, it needs to be told why all the same."""
+
+    override_reason = Text(
+        trim=True, max_length=LONGEST_REASON, required=False, help_text="starts it although a blackout holds"
+    )
+
+
 @dataclass(slots=True)
 class Call:
     """One request that may go on: by whom, about what, with which checked body or filters."""
@@ -65,6 +73,10 @@ class Call:
     @property
     def reason(self) -> str:
         return self.body.get("reason", "")
+
+    @property
+    def override_reason(self) -> str:
+        return self.body.get("override_reason", "")
 
     @property
     def is_dry_run(self) -> bool:

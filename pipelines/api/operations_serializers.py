@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import audit_chain
-from pipelines.api.operations_endpoint import PlannedVerb
+from pipelines.api.operations_endpoint import PlannedVerb, StartingVerb
 from pipelines.api.serializers import HANDLER, MOST_APPROVERS, NAME, TEN_YEARS, Options
 from pipelines.api.shapes import (
     AnyJson,
@@ -163,7 +163,7 @@ class PauseRequest(PlannedVerb):
     until = Moment(required=False, help_text="when the engine resumes it by itself")
 
 
-class RetryRequest(PlannedVerb):
+class RetryRequest(StartingVerb):
     """A new epoch of a stage, alone or with everything behind it. `input` replaces the stage's own from now on."""
 
     scope = OneOf(("stage", "stage_and_downstream"), default="stage")
@@ -183,7 +183,7 @@ class SkipRequest(PlannedVerb):
         return [("output", problem)] if problem else []
 
 
-class RedriveRequest(PlannedVerb):
+class RedriveRequest(StartingVerb):
     acknowledge_effects = Flag(default=False)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from approvals.screens.plans import AGREEMENT, Wanted
+from pipelines.blackouts import OVERRIDE, Active
 from pipelines.console.acts import Step, listed, stages_in_words
 from pipelines.states import StageState
 from recovery.operations import JUDGED
@@ -34,6 +35,7 @@ VERDICTS = {
 def lines(plan: Json) -> list[Step]:
     """What the plan would do, with its verdict, line by line."""
     return [
+        *_blackout(plan),
         *deeds(plan),
         *(verdict(plan) if plan["kind"] in JUDGED else ()),
         *_instead(plan),
@@ -74,6 +76,8 @@ def _choices(chosen: Json) -> Iterator[Step]:
     if chosen.get("acknowledge_effects"):
         text = "who asks says that they have checked outside what its earlier attempts did there"
         yield Step("declared", "Acknowledged", text)
+    if chosen.get(OVERRIDE):
+        yield Step("declared", "Override", f"it starts although a blackout holds: {_shortened(chosen[OVERRIDE])}")
 
 
 def _digest(shown: Json) -> str:
@@ -91,6 +95,13 @@ def deeds(plan: Json) -> list[Step]:
         *_cut([Step("blocked", "May repeat", _effect(one)) for one in plan["may_repeat"]], "May repeat"),
         *_cut([Step("running", "May go on", text) for text in plan["goes_on_outside"]], "May go on"),
     ]
+
+
+def _blackout(plan: Json) -> Iterator[Step]:
+    """What holds now, and what starting all the same takes."""
+    if blackout := plan.get("blackout"):
+        said = Active.from_json(blackout).sentence()
+        yield Step("blocked", "Blackout", f"{said}; this starts all the same, with a reason")
 
 
 def agreements(plan: Json) -> list[Step]:
@@ -190,5 +201,8 @@ def _cut(steps: Sequence[Step], word: str) -> Iterable[Step]:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    return _shortened(json.dumps(value, ensure_ascii=False))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

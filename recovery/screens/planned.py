@@ -2,7 +2,8 @@
 
 The form also carries what it showed, signed, so that when the world has moved the same dialog comes back with the new
 plan and what changed in it marked. A choice that leads to another plan is shown before it is done. Contents (a new
-input, an output, the ticked checklist) are looked at when the form comes back: they change no line of the plan.
+input, an output, the ticked checklist, why it is to start in a blackout) are looked at when the form comes back: they
+change no line of the plan.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from django.core import signing
 from django.http import HttpResponse
 from django.urls import reverse
 
+from pipelines.blackouts import OVERRIDE
 from pipelines.console.acts import Act, Step, answer_of, ask
 from pipelines.console.screens import ScreenRequest, go_on
 from pipelines.errors import Refusal
@@ -78,14 +80,16 @@ def with_checks(request: ScreenRequest, asked: Asked) -> Asked:
     looked."""
     told = checked(request, asked, transitions.preview)
     acknowledged = told.reason != asked.reason
-    return replace(told, choices={**asked.choices, "acknowledge_effects": acknowledged})
+    return replace(told, choices={**told.choices, "acknowledge_effects": acknowledged})
 
 
 def checked(request: ScreenRequest, asked: Asked, preview: Callable[..., Plan]) -> Asked:
-    """The request with the notes of the operator's checklist (P59, P87), which go with the reason.
+    """The request with the notes of the operator's checklist (P59, P87), which go with the reason, and with why it is
+    to start although a blackout may hold.
 
-    Refused while one is missing and the plan may repeat something outside.
+    Refused while one of the notes is missing and the plan may repeat something outside.
     """
+    asked = asked.overriding(answers.read_override(request.POST))
     try:
         plan = preview(_bare(asked), actor=request.visit.actor)
     except Refusal:
@@ -143,7 +147,7 @@ def _digest(planned: Planned, asked: Asked, shown: Shown) -> str:
 
 
 def _bare(asked: Asked) -> Asked:
-    choices = {name: CONTENTS.get(name, value) for name, value in asked.choices.items()}
+    choices = {name: CONTENTS.get(name, value) for name, value in asked.choices.items() if name != OVERRIDE}
     return replace(asked, choices=choices, reason=asked.reason or UNSAID)
 
 
@@ -155,7 +159,7 @@ def _show(
         plan = planned.preview(asked)
     except Refusal as why_not:
         return ask(request, replace(act, is_possible=False), reason, refusal or why_not)
-    steps = (*act.steps, *plan_lines.lines(plan.as_json()))
+    steps = (*act.steps, *plan_lines.lines(plan.shown()))
     button = _button(act, plan)
     key = before.key if before.digest == plan.digest else str(uuid.uuid4())
     shown = Shown(plan.digest, asked.choices, steps, key)
