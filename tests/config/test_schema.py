@@ -25,7 +25,7 @@ from approvals.models import ApprovalRule
 from config.openapi import application_schema, operations_schema
 from config.security import POLICY
 from config.wsgi import application
-from pipelines import catalog, keyring, keys, releases
+from pipelines import catalog, keyring, keys, releases, triggers
 from pipelines.models import Application, Checkpoint, DeadLetter, Environment, Gate, KeyScope, Run
 from tests.cast import Hand, Person, Worker, stages_of
 from tests.recovery.stories import effect_of, in_review
@@ -72,6 +72,16 @@ def things(
     policy = catalog.add_policy(
         actor=admin, name="calm", kind="timeout", match={}, rule={"seconds": 5}, status="paused"
     )
+    trigger = triggers.create(
+        actor=admin,
+        wanted={
+            "pipeline": "nightly",
+            "environment": environment.slug,
+            "application": application.name,
+            "cron": "0 8 * * *",
+            "timezone": "UTC",
+        },
+    )
     return {
         "execution_id": str(run.id),
         "run_id": str(run.id),
@@ -82,6 +92,7 @@ def things(
         "application_id": str(application.id),
         "release_id": str(release.id),
         "policy_id": str(policy.id),
+        "trigger_id": str(trigger.id),
         "rule_id": str(ApprovalRule.objects.create(workspace_id=run.workspace_id, name="x", kinds=["retry"]).id),
         "key_id": str(keyring.read(run.workspace_id).active),
         "checkpoint_id": str(Checkpoint.objects.filter(run=run).latest("sequence").id),

@@ -399,6 +399,28 @@ def a_replay_in_no_rung_of_the_ladder(house: House) -> Any:
     return house.a("operator").post(f"/v1/executions/{house.failed()}/replay", {"environment": "the-moon"})
 
 
+@reaches("environment_unknown")
+def a_trigger_in_no_rung_of_the_ladder(house: House) -> Any:
+    return _trigger(house, environment="the-moon")
+
+
+@reaches("cron_invalid")
+def a_trigger_on_the_thirtieth_of_february(house: House) -> Any:
+    return _trigger(house, cron="0 8 30 2 *")
+
+
+@reaches("timezone_invalid")
+def a_trigger_in_no_zone(house: House) -> Any:
+    return _trigger(house, timezone="Mars/Olympus_Mons")
+
+
+def _trigger(house: House, **changes: str) -> Any:
+    manager = house.a("release_manager")
+    manager.post("/v1/pipelines", {"slug": "nightly", "name": "Nightly"})
+    place = {"pipeline": "nightly", "environment": "development", "application": "billing"}
+    return manager.post("/v1/triggers", {**place, "cron": "0 8 * * *", "timezone": "Europe/Berlin", **changes})
+
+
 @reaches("effect_class_unknown")
 def an_effect_of_no_class(house: House) -> Any:
     return _tell(house, {**CHARGE, "class": "telepathy", "state": "declared"})
@@ -614,8 +636,6 @@ LATER: dict[str, tuple[How, int, str]] = {
     "artifact_immutable": (_without_artifacts, 404, "there are no artifacts"),
     "artifact_corrupt": (_without_artifacts, 404, "there are no artifacts"),
     "blackout_active": (_without_triggers, 404, "there are no calendars"),
-    "cron_invalid": (_without_triggers, 404, "there are no triggers"),
-    "timezone_invalid": (_without_triggers, 404, "there are no triggers"),
     "backfill_window_invalid": (_without_triggers, 404, "there are no backfills"),
     "backfill_too_many_ticks": (_without_triggers, 404, "there are no backfills"),
     "rate_limited": (_without_rates, 400, "the APIs have no rates; too many log-ins are told on the log-in's own page"),

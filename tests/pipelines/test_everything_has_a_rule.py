@@ -108,6 +108,22 @@ SCREENS = {
     "redrive": RECOVER,
     "discard": RECOVER,
     "workers": VIEW,
+    "triggers": VIEW,
+    "trigger-new": RELEASE,
+    "schedule-preview": VIEW,
+    "trigger": VIEW,
+    "trigger-change": RELEASE,
+    "trigger-enable": RELEASE,
+    "trigger-disable": RELEASE,
+    "backfill-planner": VIEW,
+    "backfill-start": FORK,
+    "backfills": VIEW,
+    "backfill": VIEW,
+    "backfill-ticks": VIEW,
+    "backfill-pause": STEER,
+    "backfill-resume": STEER,
+    "backfill-cancel": CANCEL,
+    "blackouts": VIEW,
 }
 SESSION = "a worker's session of the application"
 APPLICATION_ROUTES = {
@@ -156,6 +172,7 @@ COMMANDS = {
     "revoke_signing_key": SHELL,
     "rotate_signing_key": SHELL,
     "signing_keys": SHELL,
+    "triggers": RELEASE,  # to switch one, of the member whom --by names; whoever has a shell may look
     "up": SHELL,
     "verify_audit": SHELL,
 }

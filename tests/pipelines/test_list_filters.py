@@ -28,6 +28,7 @@ LISTS = {
     "policies": list_filters.PolicyFilter,
     "pipelines": list_filters.PipelineFilter,
     "approval-rules": RuleFilter,
+    "triggers": list_filters.TriggerFilter,
 }
 each_list = pytest.mark.parametrize("name", LISTS)
 
@@ -79,6 +80,7 @@ def test_words_of_a_closed_set_and_ids_are_checked(admin: Api) -> None:
         ("policies?kind=rate", "kind"),
         ("releases?status=old", "status"),
         ("audit-events?created_after=yesterday", "created_after"),
+        ("triggers?enabled=yes", "enabled"),
     ):
         answer = admin.get(f"/v1/{path}")
         assert (answer.status_code, list(answer.json()["errors"])) == (400, [field]), path
@@ -142,5 +144,5 @@ def test_every_list_of_rows_is_asked_here() -> None:
     def below(kind: type[ListFilter]) -> set[type[ListFilter]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 
-    of_a_run = {list_filters.AttemptFilter, list_filters.EffectFilter, CheckpointFilter}
-    assert below(ListFilter) - {ListFilter} == {*LISTS.values(), *of_a_run}
+    of_one = {list_filters.AttemptFilter, list_filters.EffectFilter, CheckpointFilter, list_filters.TickFilter}
+    assert below(ListFilter) - {ListFilter} == {*LISTS.values(), *of_one}

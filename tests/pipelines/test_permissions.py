@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from approvals.models import ApprovalRule
-from pipelines import catalog, keyring, releases
+from pipelines import catalog, keyring, releases, triggers
 from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage
@@ -74,6 +74,11 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "approval-rules"): VIEWERS,
     ("POST", "approval-rules"): ADMINS,
     ("PATCH", "approval-rules/<str:rule_id>"): ADMINS,
+    ("GET", "triggers"): VIEWERS,
+    ("POST", "triggers"): RELEASERS,
+    ("GET", "triggers/<str:trigger_id>"): VIEWERS,
+    ("PATCH", "triggers/<str:trigger_id>"): RELEASERS,
+    ("GET", "triggers/<str:trigger_id>/ticks"): VIEWERS,
     ("GET", "signing-keys"): VIEWERS,
     ("POST", "signing-keys/rotate"): ADMINS,
     ("POST", "signing-keys/<str:key_id>/revoke"): ADMINS,
@@ -149,6 +154,16 @@ def things(
     policy = catalog.add_policy(
         actor=admin, name="calm", kind="timeout", match={}, rule={"seconds": 5}, status="paused"
     )
+    trigger = triggers.create(
+        actor=admin,
+        wanted={
+            "pipeline": "nightly",
+            "environment": environment.slug,
+            "application": application.name,
+            "cron": "0 8 * * *",
+            "timezone": "UTC",
+        },
+    )
     return {
         "execution_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
@@ -159,6 +174,7 @@ def things(
         "application_id": str(application.id),
         "release_id": str(release.id),
         "policy_id": str(policy.id),
+        "trigger_id": str(trigger.id),
         "rule_id": str(ApprovalRule.objects.create(workspace_id=run.workspace_id, name="x", kinds=["retry"]).id),
         "key_id": str(keyring.read(application.workspace_id).active),
     }
