@@ -5,13 +5,17 @@ from django.urls import path
 from approvals.screens import decision_pages as decisions
 from approvals.screens import inbox_pages as inbox
 from config import login
+from pipelines.console import blackout_pages as blackouts
 from pipelines.console import checkpoint_pages as checkpoints
+from pipelines.console import trigger_acts, trigger_pages
 from pipelines.console import views as pipelines
 from recovery import letter_views as letters
 from recovery import views as recovery
+from recovery.screens import backfill_pages as backfills
 from recovery.screens import effect_pages as effects
 from recovery.screens import fork_views as forks
 from recovery.screens import operation_pages as operations
+from recovery.screens import planner_pages as planner
 from recovery.screens import run_sections as sections
 
 app_name = "console"
@@ -52,5 +56,21 @@ urlpatterns = [
     path("dead-letters/<uuid:letter_id>/acknowledge/", letters.acknowledge, name="acknowledge"),
     path("dead-letters/<uuid:letter_id>/redrive/", letters.redrive, name="redrive"),
     path("dead-letters/<uuid:letter_id>/discard/", letters.discard, name="discard"),
+    path("triggers/", trigger_pages.trigger_list, name="triggers"),
+    path("triggers/new/", trigger_acts.trigger_new, name="trigger-new"),
+    path("triggers/preview/", trigger_acts.schedule_preview, name="schedule-preview"),
+    path("triggers/<uuid:trigger_id>/", trigger_pages.trigger_page, name="trigger"),
+    path("triggers/<uuid:trigger_id>/change/", trigger_acts.trigger_change, name="trigger-change"),
+    path("triggers/<uuid:trigger_id>/enable/", trigger_acts.trigger_enable, name="trigger-enable"),
+    path("triggers/<uuid:trigger_id>/disable/", trigger_acts.trigger_disable, name="trigger-disable"),
+    path("triggers/<uuid:trigger_id>/backfill/", planner.planner, name="backfill-planner"),
+    path("triggers/<uuid:trigger_id>/backfill/start/", planner.start, name="backfill-start"),
+    path("backfills/", backfills.backfill_list, name="backfills"),
+    path("backfills/<uuid:backfill_id>/", backfills.backfill_page, name="backfill"),
+    path("backfills/<uuid:backfill_id>/ticks/", backfills.backfill_ticks, name="backfill-ticks"),
+    path("backfills/<uuid:backfill_id>/pause/", backfills.pause, name="backfill-pause"),
+    path("backfills/<uuid:backfill_id>/resume/", backfills.resume, name="backfill-resume"),
+    path("backfills/<uuid:backfill_id>/cancel/", backfills.cancel, name="backfill-cancel"),
+    path("blackouts/", blackouts.blackout_list, name="blackouts"),
     path("workers/", pipelines.worker_list, name="workers"),
 ]

@@ -1,9 +1,9 @@
-"""What the list of operations may be filtered by."""
+"""What the lists of operations, backfills and their ticks may be filtered by."""
 
 from __future__ import annotations
 
 from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since
-from recovery.states import OperationKind, OperationState
+from recovery.states import BackfillState, BackfillTickState, OperationKind, OperationState
 
 
 class OperationFilter(ListFilter):
@@ -16,3 +16,17 @@ class OperationFilter(ListFilter):
     requested_by = AnyOf("requested_by__username")
     created_after = Since("created_at")
     created_before = Before("created_at")
+
+
+class BackfillFilter(ListFilter):
+    """Backfills by trigger, pipeline and status."""
+
+    trigger = AnyId("trigger_id")
+    pipeline = AnyOf("trigger__pipeline__slug")
+    status = AnyOf("state", choices=BackfillState.values)
+
+
+class BackfillTickFilter(ListFilter):
+    """The ticks of a backfill by what became of them."""
+
+    status = AnyOf("state", choices=BackfillTickState.values)

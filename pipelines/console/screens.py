@@ -40,6 +40,14 @@ ACTIONS = {
     "acknowledge": "dead_letter.acknowledge",
     "redrive": "dead_letter.redrive",
     "discard": "dead_letter.discard",
+    "trigger-new": "trigger.create",
+    "trigger-change": "trigger.change",
+    "trigger-enable": "trigger.enable",
+    "trigger-disable": "trigger.disable",
+    "backfill-start": "backfill.start",
+    "backfill-pause": "backfill.pause",
+    "backfill-resume": "backfill.resume",
+    "backfill-cancel": "backfill.cancel",
 }
 
 

@@ -162,6 +162,8 @@ def section(request: HttpRequest, name: str, label: str, keys: str, count: Any =
     address = reverse(name)
     home = address == reverse("console:runs")
     below = [f"{address}{part}/" for part in ("runs", "stages", "attempts", "effects")] if home else [address]
+    if name == "console:triggers":
+        below += [reverse("console:backfills"), reverse("console:blackouts")]
     inside = request.path == address or request.path.startswith(tuple(below))
     current = mark_safe(' aria-current="page"') if inside else ""
     return format_html(

@@ -37,6 +37,10 @@ class Day:
     is_chosen: bool
     is_today: bool
 
+    @property
+    def key(self) -> str:
+        return self.date.isoformat()
+
 
 @dataclass(frozen=True, slots=True)
 class Month:

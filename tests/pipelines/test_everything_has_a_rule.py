@@ -48,7 +48,9 @@ from pipelines.models import (
     Workspace,
 )
 from pipelines.tenant_admin import TenantAdmin
+from recovery import backfills
 from tests.cast import Api, Hand, Person, stages_of
+from tests.recovery.backfilled import trigger_of, wish
 from tests.recovery.stories import effect_of, in_review
 from tests.routes import every_route
 
@@ -277,12 +279,20 @@ def test_a_key_may_what_its_scope_says(workspace: Workspace, application: Applic
 
 
 @pytest.fixture
-def parts(start_run: Callable[..., Run], hand: Hand) -> dict[str, Any]:
+def parts(
+    start_run: Callable[..., Run],
+    hand: Hand,
+    people: dict[str, Person],
+    environment: Environment,
+    application: Application,
+) -> dict[str, Any]:
     """One of each thing that a screen's address may name, by the name of its parameter."""
     run = start_run("first")
     hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
     effect = effect_of(run, "first")
     gated = start_run({"name": "scope", "approval": {"when": "before"}})
+    trigger = trigger_of(people["admin"].actor, environment, application)
+    done = backfills.start(wish(trigger, "2026-05-20T00:00Z", "2026-05-20T23:00Z"), people["admin"].actor)
     return {
         "run_id": run.id,
         "stage_id": stages_of(run)[0].id,
@@ -291,6 +301,8 @@ def parts(start_run: Callable[..., Run], hand: Hand) -> dict[str, Any]:
         "operation_id": in_review(run).id,
         "item_id": Gate.objects.get(run=gated).id,
         "letter_id": DeadLetter.objects.get().id,
+        "trigger_id": trigger.id,
+        "backfill_id": done.backfill.id,
         "sequence": Checkpoint.objects.filter(run=run).order_by("-sequence").values_list("sequence", flat=True)[0],
     }
 
@@ -346,8 +358,9 @@ def test_an_outsider_finds_no_screen_of_ours(name: str, parts: dict[str, Any], o
     address = address_of(name, parts)
     client = logged_in(outsider)
     named = "/console/" + address.partition("/console/")[2]
-    if any(str(found) in named for part, found in parts.items() if part != "sequence"):
-        assert client.get(address).status_code == 404
+    if not any(str(found) in named for part, found in parts.items() if part != "sequence"):
+        return  # it is of their own workspace
+    assert client.get(address).status_code == 404
     if name in ACTS:
         assert client.post(address, {"reason": "because"}).status_code == 404
         assert AuditEvent.objects.filter(workspace=outsider.actor.workspace_id).get().outcome == "failed"

@@ -1,0 +1,163 @@
+"""Screens of triggers: all of them with what comes, what came and what was missed; one with its ledger and history.
+
+What is changed here goes through `pipelines.triggers`, which checks the right again and writes the audit event.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from django.http import HttpResponse
+from django.views.decorators.http import require_safe
+
+from pipelines import trigger_queries
+from pipelines.access import FORK, RELEASE, Actor
+from pipelines.console.offers import Offer, missing_right
+from pipelines.console.screens import ScreenRequest, screen, show
+from pipelines.models import Environment, Pipeline, Trigger, TriggerVersion
+from pipelines.paging import read_cut
+from pipelines.schedules import Due, Schedule
+from pipelines.states import SkipReason, TickState
+from pipelines.trigger_queries import BY_INSTANT, Standing
+
+VERSIONS = 20  # of its history
+CHOICES = 20  # of a filter
+LONGEST_TOLD = 60  # of a setting in a line of history
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A trigger as a line of the list."""
+
+    trigger: Trigger
+    standing: Standing
+    schedule: Schedule
+    sentence: str
+
+    @property
+    def state(self) -> tuple[str, str]:
+        return state(self.trigger, self.standing)
+
+    @property
+    def next(self) -> Due | None:
+        return next(iter(self.standing.next_ticks), None) if self.trigger.enabled else None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of a trigger's history; `told` says what it set otherwise than the one before."""
+
+    version: TriggerVersion
+    told: list[tuple[str, str, str]]  # (setting, before, after)
+
+
+@require_safe
+@screen
+def trigger_list(request: ScreenRequest) -> HttpResponse:
+    """The triggers of the workspace, newest first, narrowed by the address."""
+    actor = request.visit.actor
+    page = trigger_queries.trigger_list(actor, request.GET, read_cut(request.GET))
+    lines = lines_of(page.rows)
+    context = {
+        "page": page,
+        "lines": lines,
+        "choices": _choices(actor),
+        "refusal": refusal(actor, "make or change a trigger"),
+        "address": request.build_absolute_uri("/"),
+        "tab": "triggers",
+    }
+    return show(request, "triggers/list.html", context)
+
+
+@require_safe
+@screen
+def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
+    """One trigger: its settings, what comes next and why, its ledger newest first, and how it was set before."""
+    actor = request.visit.actor
+    trigger = trigger_queries.find_trigger(actor, trigger_id)
+    ledger = trigger_queries.ticks(trigger, request.GET, read_cut(request.GET, BY_INSTANT))
+    states = trigger_queries.run_states(ledger.rows)
+    line = lines_of([trigger])[0]
+    context = {
+        "line": line,
+        "trigger": trigger,
+        "schedule": line.schedule,
+        "page": ledger,
+        "ticks": [(tick, states.get(tick.run, "") if tick.run else "") for tick in ledger.rows],
+        "states": TickState.values,
+        "reasons": [reason for reason in SkipReason.values if reason != SkipReason.EXISTING],
+        "changes": history(trigger),
+        "offers": offers(trigger, actor),
+        "plan_refusal": "" if actor.may(FORK) else missing_right(actor, FORK, "start a backfill"),
+        "tab": "triggers",
+    }
+    return show(request, "triggers/trigger.html", context, part="triggers/_ledger.html")
+
+
+def lines_of(triggers: list[Trigger]) -> list[Line]:
+    """The triggers with where they stand, in a fixed number of statements."""
+    standing = trigger_queries.standing(triggers) if triggers else {}
+    found = []
+    for trigger in triggers:
+        schedule = trigger_queries.schedule_of(trigger)
+        found.append(Line(trigger, standing[trigger.id], schedule, schedule.sentence()))
+    return found
+
+
+def state(trigger: Trigger, standing: Standing) -> tuple[str, str]:
+    """How a trigger stands: a state for its glyph, and the word."""
+    if not trigger.enabled:
+        return "paused", "Off"
+    if standing.blackout:
+        return "blocked", "Held by a blackout"
+    return ("active", "On") if standing.next_ticks else ("retired", "Over")
+
+
+def offers(trigger: Trigger, actor: Actor) -> list[Offer]:
+    """Changing it, and switching it on or off."""
+    why_not = refusal(actor, "change a trigger")
+    switch = ("trigger-disable", "Switch off…") if trigger.enabled else ("trigger-enable", "Switch on…")
+    return [Offer("trigger-change", "Change…", trigger.id, why_not), Offer(*switch, trigger.id, why_not)]
+
+
+def refusal(actor: Actor, what: str) -> str:
+    return "" if actor.may(RELEASE) else missing_right(actor, RELEASE, what)
+
+
+def history(trigger: Trigger) -> list[Change]:
+    """The newest changes, each beside the one before it."""
+    versions = list(trigger_queries.versions(trigger)[: VERSIONS + 1])
+    told = [Change(after, _differences(before.settings, after.settings)) for after, before in pairwise(versions)]
+    if versions and len(versions) <= VERSIONS:
+        told.append(Change(versions[-1], []))
+    return told
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
+    names = [*before, *(name for name in after if name not in before)]
+    return [
+        (name, _told(before.get(name)), _told(after.get(name)))
+        for name in names
+        if before.get(name) != after.get(name) and name not in ("version", "updated_at")
+    ]
+
+
+def _told(value: Any) -> str:
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = str(value)
+    return text if len(text) <= LONGEST_TOLD else f"{text[:LONGEST_TOLD]}…"
+
+
+def _choices(actor: Actor) -> dict[str, list[str]]:
+    pipelines = Pipeline.objects.filter(workspace_id=actor.workspace_id).order_by("slug")
+    environments = Environment.objects.filter(workspace_id=actor.workspace_id).order_by("rank", "slug")
+    return {
+        "pipeline": list(pipelines.values_list("slug", flat=True)[:CHOICES]),
+        "environment": list(environments.values_list("slug", flat=True)[:CHOICES]),
+    }

@@ -1,0 +1,103 @@
+"""A backfill's plan as lines for a person: pure, from the JSON that a dry run answers and a backfill keeps.
+
+Numbers, not adjectives: warnings first, then what is made, what is left alone, how long it may take, who must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from approvals.screens.plans import Wanted
+from pipelines.console.acts import Step, listed
+from pipelines.templatetags.console import duration
+from pipelines.zones import zone
+from recovery.models import BackfillOrder
+from recovery.screens import plan_lines
+
+Json = Mapping[str, Any]
+# why a tick is filled, as the plan tells it → for (one, many)
+WHY = {
+    "not recorded": ("is not in the ledger", "are not in the ledger"),
+    "paused": ("fell while the trigger was off", "fell while the trigger was off"),
+    "overlap": ("came while an earlier run was unfinished", "came while an earlier run was unfinished"),
+    "blackout": ("fell into a blackout", "fell into a blackout"),
+    "catch-up": ("was found too late", "were found too late"),
+    "failed": ("could not be started", "could not be started"),
+}
+ORDERS = {BackfillOrder.OLDEST: "oldest first", BackfillOrder.NEWEST: "newest first"}
+
+
+def wanted(asked: Wanted) -> list[Step]:
+    """What somebody asks others to agree to."""
+    return lines(asked.plan) if asked.plan is not None else []
+
+
+def gist(asked: Wanted) -> str:
+    """The same in one line."""
+    if asked.plan is None:
+        return ""
+    plan = asked.plan
+    return f"makes {runs(plan['total_ticks'])} of {plan['trigger']} in {plan['environment']}, {_window(plan)}"
+
+
+def lines(plan: Json) -> list[Step]:
+    """What the backfill would do, with who must agree."""
+    return [*warnings(plan), *deeds(plan), *plan_lines.agreements(plan)]
+
+
+def warnings(plan: Json) -> Iterator[Step]:
+    """What to know before anything else: why nothing would come of it now."""
+    if blackout := plan.get("blackout"):
+        why = f": {blackout['reason']}" if blackout.get("reason") else ""
+        until = f", until {_utc(blackout['until'])}" if blackout.get("until") else ""
+        kind = "freeze" if blackout.get("is_freeze") else "blackout"
+        yield Step("blocked", "Blackout now", f"nothing starts: {kind} {blackout['name']}{why}{until}")
+    if handlers := plan.get("without_worker"):
+        text = f"no live worker has {listed(handlers)}: runs wait until one comes"
+        yield Step("blocked", "No worker", text)
+
+
+def deeds(plan: Json) -> Iterator[Step]:
+    """What is made, for which ticks and why; what is left alone; how long it may take."""
+    total, skipped = plan["total_ticks"], plan["skipped"]
+    if total:
+        at_once = f"at most {plan['max_concurrent']:,} at a time"
+        order = ORDERS[BackfillOrder(plan["order"])]
+        yield Step("ready", "Makes", f"{runs(total)}, one for each tick {_window(plan)}; {order}, {at_once}")
+        yield from _because(plan["missed_because"])
+    else:
+        yield Step("no_op", "Makes", "nothing: no tick of this window is missed")
+    if skipped:
+        text = f"{skipped:,} {'tick that has' if skipped == 1 else 'ticks that have'} a run already"
+        yield Step("skipped", "Leaves alone", text)
+    if total and plan.get("estimate_seconds") is not None:
+        text = f"about {duration(plan['estimate_seconds'])}, by how long the newest runs took"
+        yield Step("declared", "Estimate", text)
+    elif total:
+        yield Step("declared", "Estimate", "unknown: no run of it has ended yet")
+    yield Step("superseded", "Untouched", f"when {plan['trigger']} is due next")
+
+
+def runs(count: int) -> str:
+    return f"{count:,} {'run' if count == 1 else 'runs'}"
+
+
+def _because(counts: Mapping[str, int]) -> Iterator[Step]:
+    for why, count in counts.items():
+        one, many = WHY.get(why, (why, why))
+        yield Step("missed" if why in WHY else "redriven", f"{count:,}", one if count == 1 else many)
+
+
+def _window(plan: Json) -> str:
+    first, last = plan.get("first_tick"), plan.get("last_tick")
+    ends: Sequence[str] = (first, last) if first and last else (plan["window"]["from"], plan["window"]["to"])
+    shown = [datetime.fromisoformat(end).astimezone(zone(plan["timezone"])) for end in ends]
+    if shown[0] == shown[1]:
+        return f"at {shown[0]:%Y-%m-%d %H:%M} {plan['timezone']}"
+    return f"from {shown[0]:%Y-%m-%d %H:%M} to {shown[1]:%Y-%m-%d %H:%M} {plan['timezone']}"
+
+
+def _utc(text: str) -> str:
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M} UTC"
