@@ -34,6 +34,7 @@ bench: $(VENV)/.development
 	$(PY) bench/audit.py
 	$(PY) bench/approvals.py
 	$(PY) bench/recovery_time.py
+	$(PY) bench/schedules.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
 
