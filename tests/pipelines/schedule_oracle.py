@@ -59,13 +59,13 @@ def transitions(name: str) -> list[datetime]:
 
 @cache
 def margin(name: str) -> timedelta:
-    """So much around a window is walked too that whatever clocks show twice, or leave out, is seen whole."""
+    """So much around a window is walked too, in whole hours, that what clocks show twice or leave out is seen whole."""
     within, second = zone(name), timedelta(seconds=1)
     moved = [
         abs((at.astimezone(within).utcoffset() or ZERO) - ((at - second).astimezone(within).utcoffset() or ZERO))
         for at in transitions(name)
     ]
-    return max(moved, default=ZERO) + timedelta(hours=2)
+    return timedelta(hours=max(moved, default=ZERO) // timedelta(hours=1) + 2)
 
 
 @dataclass(frozen=True)
