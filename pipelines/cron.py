@@ -22,6 +22,7 @@ from pipelines.errors import Refusal
 LONGEST = 200  # characters
 FIRST_DAY, LAST_DAY = date(1800, 1, 1), date(2200, 12, 31)
 ANY_TIME = datetime(2000, 1, 1)
+TIMES_OF_DAY = tuple(timedelta(minutes=minute) for minute in range(24 * 60))  # shared by all that was read
 
 SHORTHANDS = {
     "@yearly": "0 0 1 1 *",
@@ -175,7 +176,7 @@ def _read(text: str) -> Fields:
         ),
         either=not sim.day_and,
         real_time=parts[0].startswith("*") or parts[1].startswith("*"),
-        times=tuple(timedelta(hours=hour, minutes=minute) for hour in hours for minute in minutes),
+        times=tuple(TIMES_OF_DAY[60 * hour + minute] for hour in hours for minute in minutes),
         days=days,
     )
 
