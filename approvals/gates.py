@@ -9,13 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, Protocol, cast
 
 from approvals.models import ApprovalRequest
 from approvals.rules import Requirement
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.moves import Moves, RunRow
+from pipelines.transitions import lock_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,39 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """What an operation is about that is about no run, in words: its name, and where it acts."""
+
+    name: str
+    environment: str
+    is_protected: bool
+    pipeline: str
+
+
+@dataclass(frozen=True, slots=True)
 class Carried:
-    """Where an operation stands. `then` is what is left to do once this transaction has committed."""
+    """Where an operation stands. `then` is what is left to do once this transaction has committed; `where` is told of
+    what is about no run."""
 
     status: str
     disposition: str
     target: uuid.UUID | None = None
     then: Callable[[], Carried] | None = None
+    where: Where | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is locked while somebody decides: the run that the operation is about, or the operation itself."""
+
+    now: datetime
+    moves: Moves | None = None
+    run: RunRow | None = None
+
+    @property
+    def its_run(self) -> tuple[Moves, RunRow]:
+        """For operations that are about a run."""
+        return cast(Moves, self.moves), cast(RunRow, self.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +76,11 @@ class Given:
 
 
 class Carrier(Protocol):
-    """What approvals ask of the app that an operation is of. All but `preview`, `given` and `told` under the locks of
-    run and request, in the transaction of the decision."""
+    """What approvals ask of the app that an operation is of. All but `preview`, `given`, `told` and `all_told` in the
+    transaction of the decision: `lock` first, the rest under that lock and the request's."""
+
+    def lock(self, request: ApprovalRequest, actor: Actor) -> Held:
+        """Locks what serialises whatever happens to the operation; 404 where the actor may not know of it."""
 
     def preview(self, request: ApprovalRequest) -> Planned:
         """The plan now, for a look; nothing is locked. Raises what the state no longer takes."""
@@ -61,7 +92,7 @@ class Carrier(Protocol):
         """The plan now, from the locked rows. Raises what the state no longer takes, and what its requester may do no
         longer."""
 
-    def carry_out(self, request: ApprovalRequest, moves: Moves, run: RunRow, *, actor: Actor) -> Carried | Refusal:
+    def carry_out(self, request: ApprovalRequest, held: Held, *, actor: Actor) -> Carried | Refusal:
         """Does what was agreed to. A returned refusal is kept with what was written; a raised one undoes it."""
 
     def asked_anew(self, request: ApprovalRequest, planned: Planned, *, actor: Actor) -> None:
@@ -102,6 +133,12 @@ def carrier(kind: str) -> Carrier:
 def kinds() -> list[str]:
     """The kinds that others may have to agree to, in the order in which they were registered."""
     return list(_carriers)
+
+
+def lock_its_run(request: ApprovalRequest, actor: Actor) -> Held:
+    """The lock of operations that are about a run: the run's."""
+    moves, run = lock_run(cast(uuid.UUID, request.run_id), actor)
+    return Held(moves.now, moves, run)
 
 
 def ending_with_run() -> frozenset[str]:

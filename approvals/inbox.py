@@ -18,7 +18,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import QuerySet
 
 from approvals.four_eyes import Approval, Question, Voter, counted, voters, why_not
-from approvals.gates import Carried, ending_with_run
+from approvals.gates import Carried, Where, ending_with_run
 from approvals.gates import told as operations_told
 from approvals.models import ApprovalRequest, RequestDecision
 from approvals.requests import question_of
@@ -67,7 +67,8 @@ class Item:
 
     `id` is its public one: of a request the operation's. `have` of `count` people agreed; of what is open only those
     who count now. `plan`, `plan_digest`, `disposition`, `reasons`, `cause`, `round` are a request's, `moment`, `epoch`,
-    `attempt_id`, `output_id`, `require_person` a gate's.
+    `attempt_id`, `output_id`, `require_person` a gate's. A request that is about no run has, as `run_name`, the name of
+    what it is about instead.
     """
 
     id: uuid.UUID
@@ -372,8 +373,23 @@ def _request_item(request: ApprovalRequest, carried: Carried, made: Sequence[Req
         disposition=carried.disposition,
         target=carried.target,
         reasons=tuple((request.plan or {}).get("reasons", ())),
-        **_common(request, question_of(request), made, told, ends_with_run=request.kind in ending_with_run()),
+        **{
+            **_common(request, question_of(request), made, told, ends_with_run=request.kind in ending_with_run()),
+            **_elsewhere(carried.where),
+        },
     )
+
+
+def _elsewhere(where: Where | None) -> dict[str, Any]:
+    """What is told of a request that is about no run: what it is about instead, and where that acts."""
+    if where is None:
+        return {}
+    return {
+        "run_name": where.name,
+        "environment": where.environment,
+        "is_protected": where.is_protected,
+        "pipeline": where.pipeline,
+    }
 
 
 def _common(row: Any, question: Question, made: Sequence[Any], told: _Told, *, ends_with_run: bool) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The life of a request for agreement: asked, decided by others, withdrawn, expired; asked anew when the world moved.
 
-Every approval plans again under the lock of the run, so nobody agrees to what would not be done; on the last one that
-is needed the operation is carried out in the same transaction (`approvals/gates.py`). Silence never consents. Serves
-F130, F131, F133, F135, F138, F150, model §2 Operation and §5, ADR 0069.
+Every approval plans again under the lock of what it is about, a run's or its operation's own, so nobody agrees to what
+would not be done; on the last one that is needed the operation is carried out in the same transaction
+(`approvals/gates.py`). Silence never consents. Serves F130, F131, F133, F135, F138, F150, model §2 Operation and §5,
+ADR 0069.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from django.db.models import Q
 
 from approvals import gates
 from approvals.four_eyes import Approval, Question, Voter, counted, voters, why_not
-from approvals.gates import Carried, Given, Planned
+from approvals.gates import Carried, Given, Held, Planned
 from approvals.models import ApprovalRequest, RequestDecision
 from approvals.plan_changes import changes
 from approvals.rules import roles_from
@@ -28,10 +29,9 @@ from pipelines import notices
 from pipelines.access import VIEW, Actor
 from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
-from pipelines.moves import DEADLINE_EXCEEDED, IllegalMove, Moves, RunRow
+from pipelines.moves import DEADLINE_EXCEEDED, IllegalMove, Moves
 from pipelines.sql import database_now, query
 from pipelines.states import NoticeKind, RunStatus
-from pipelines.transitions import lock_run
 
 log = structlog.get_logger(__name__)
 BATCH = 200
@@ -139,20 +139,20 @@ def decide_request(
     """
     found = find(subject, actor)
     with _audited(found, actor, "operation.approve" if approved else "operation.reject", reason) as entry:
-        moves, run, request = _locked(found, actor, entry)
+        held, request = _locked(found, actor, entry)
         voter = _check_voter(request, actor)
         if not approved and not reason:
             message = "a request is rejected only with a reason"
             raise Refusal("validation_error", message, errors={"reason": [message]})
         answer: Answer | Refusal
         carried: Carried | None = None
-        if _repeats(request, actor, approved, reason, moves.now):
+        if _repeats(request, actor, approved, reason, held.now):
             entry.outcome = NO_OP
             answer = replace(_answer(request), replayed=True)
         else:
             _check_digest(request, plan_digest, actor, approved=approved)
             if approved:
-                outcome = _approve(moves, run, request, voter, actor, reason)
+                outcome = _approve(held, request, voter, actor, reason)
             else:
                 outcome = _reject(request, voter, actor, reason)
             carried = outcome if isinstance(outcome, Carried) else None
@@ -177,7 +177,7 @@ def withdraw(subject: uuid.UUID, *, actor: Actor, reason: str = "") -> Answer:
     """
     found = find(subject, actor)
     with _audited(found, actor, "operation.withdraw", reason) as entry:
-        moves, _, request = _locked(found, actor, entry)
+        held, request = _locked(found, actor, entry)
         actor.require(VIEW)
         if request.requested_by_id != actor.user_id:
             raise Refusal("permission_denied", "only who asked for it withdraws it; others reject it")
@@ -186,7 +186,7 @@ def withdraw(subject: uuid.UUID, *, actor: Actor, reason: str = "") -> Answer:
             return replace(_answer(request), replayed=True)
         if request.state != RequestState.OPEN:
             raise _over(request)
-        _close(request, "withdraw", moves.now)
+        _close(request, "withdraw", held.now)
         gates.carrier(request.kind).close(request, "withdraw", actor=actor)
         _tell_after(entry, request)
         return _answer(request)
@@ -235,29 +235,27 @@ def expire_due(limit: int = BATCH) -> int:
     return total
 
 
-# below: under the locks of the run and of the request
+# below: under the locks of the operation and of the request
 
 
-def _approve(
-    moves: Moves, run: RunRow, request: ApprovalRequest, voter: Voter, actor: Actor, reason: str
-) -> Carried | Refusal | None:
+def _approve(held: Held, request: ApprovalRequest, voter: Voter, actor: Actor, reason: str) -> Carried | Refusal | None:
     """The refusal that is kept, what was carried out, or nothing while more people must agree."""
     carrier = gates.carrier(request.kind)
     planned = carrier.plan_again(request)
     if planned.denied is not None:
-        _close(request, "supersede", moves.now)
+        _close(request, "supersede", held.now)
         carrier.asked_anew(request, planned, actor=actor)
         _decided(request, approved=False, by="", reason=planned.denied.detail)
         return planned.denied
     if planned.digest != request.plan_digest:
-        another = _ask_anew(request, planned, moves.now, shown_to=voter.user_id)
+        another = _ask_anew(request, planned, held.now, shown_to=voter.user_id)
         carrier.asked_anew(another, planned, actor=actor)
         return _plan_changed(another, request.plan or {})
     _keep(request, voter, approved=True, reason=reason)
     if have(request) < request.count:
         return None
-    _close(request, "approve", moves.now)
-    carried = carrier.carry_out(request, moves, run, actor=actor)
+    _close(request, "approve", held.now)
+    carried = carrier.carry_out(request, held, actor=actor)
     _decided(request, approved=True, by=actor.name, reason=reason)
     return carried
 
@@ -394,21 +392,24 @@ def _plan_changed(request: ApprovalRequest, before: Mapping[str, Any]) -> Refusa
 def _audited(request: ApprovalRequest, actor: Actor, action: str, reason: str) -> Any:
     is_own = request.requested_by_id == actor.user_id
     behalf = "" if is_own else str(request.requested_by.get_username())
-    told = {"operation": str(request.subject), "kind": request.kind}
+    told: dict[str, Any] = {"operation": str(request.subject), "kind": request.kind}
+    if request.run_id is None:
+        where = gates.carrier(request.kind).told(request).where
+        told |= {"trigger": where.name, "environment": where.environment} if where else {}
     return audited(
         actor, action, run=request.run_id, stage=request.stage_id, reason=reason, on_behalf_of=behalf, **told
     )
 
 
-def _locked(found: ApprovalRequest, actor: Actor, entry: Entry) -> tuple[Moves, RunRow, ApprovalRequest]:
-    """The run first, then the newest round as it is by then."""
-    moves, run = lock_run(cast(uuid.UUID, found.run_id), actor)
+def _locked(found: ApprovalRequest, actor: Actor, entry: Entry) -> tuple[Held, ApprovalRequest]:
+    """What the operation is about first, then the newest round as it is by then."""
+    held = gates.carrier(found.kind).lock(found, actor)
     rows = ApprovalRequest.objects.filter(subject=found.subject).order_by("-round")
     request = rows.select_for_update(no_key=True)[0]
     entry.plan_digest = request.plan_digest
     entry.before = {"request": request.state, "operation": gates.carrier(request.kind).told(request).status}
     entry.data |= {"round": request.round}
-    return moves, run, request
+    return held, request
 
 
 def _tell_after(entry: Entry, request: ApprovalRequest) -> None:
@@ -461,12 +462,16 @@ def _notice(request: ApprovalRequest, kind: NoticeKind, more: Mapping[str, Any] 
 # what time alone does
 
 
-def _due(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, uuid.UUID]]:
+Due = tuple[uuid.UUID, uuid.UUID | None]  # a round, and the run that it is about
+
+
+def _due(after: uuid.UUID, limit: int) -> list[Due]:
     return [
         (request_id, run_id)
         for request_id, run_id in query(
-            "SELECT q.id, q.run_id FROM approvals_approvalrequest q JOIN pipelines_run r ON r.id = q.run_id"
-            " WHERE q.state = 'open' AND q.id > %s AND (q.expires_at <= recourse_now() OR (q.kind = ANY(%s) AND"
+            "SELECT q.id, q.run_id FROM approvals_approvalrequest q LEFT JOIN pipelines_run r ON r.id = q.run_id"
+            " WHERE q.state = 'open' AND q.id > %s AND (q.run_id IS NULL OR r.id IS NOT NULL)"
+            " AND (q.expires_at <= recourse_now() OR (q.kind = ANY(%s) AND"
             " (r.status = 'cancelled' OR r.failure_code = %s OR r.deadline_at <= recourse_now())))"
             " ORDER BY q.id LIMIT %s",
             [after, sorted(gates.ending_with_run()), DEADLINE_EXCEEDED, limit],
@@ -474,7 +479,16 @@ def _due(after: uuid.UUID, limit: int) -> list[tuple[uuid.UUID, uuid.UUID]]:
     ]
 
 
-def _expire(due: Sequence[tuple[uuid.UUID, uuid.UUID]]) -> int:
+def _expire(due: Sequence[Due]) -> int:
+    """Those about runs together; the others each by themselves, under the locks of their own."""
+    alone = [request_id for request_id, run_id in due if run_id is None]
+    about_runs = [(request_id, run_id) for request_id, run_id in due if run_id is not None]
+    return _expire_with_runs(about_runs) + sum(_expire_without_run(request_id) for request_id in alone)
+
+
+def _expire_with_runs(due: Sequence[tuple[uuid.UUID, uuid.UUID]]) -> int:
+    if not due:
+        return 0
     with transaction.atomic():
         moves = Moves.lock([run_id for _, run_id in due], skip_locked=True)
         over = [run.id for run in moves.runs.values() if run.is_final or run.is_past_deadline(moves.now)]
@@ -483,13 +497,29 @@ def _expire(due: Sequence[tuple[uuid.UUID, uuid.UUID]]) -> int:
         found = rows.filter(state=RequestState.OPEN, run_id__in=list(moves.runs)).order_by("id")
         closing = list(found.select_for_update(no_key=True))
         for request in closing:
-            _close(request, "expire", moves.now)
-            gates.carrier(request.kind).close(request, "expire", actor=None)
-            _notice(request, NoticeKind.EXPIRED)
+            _end_in_time(request, moves.now)
     return len(closing)
 
 
-def _expire_alone(request_id: uuid.UUID, run_id: uuid.UUID) -> int:
+def _expire_without_run(request_id: uuid.UUID) -> int:
+    with transaction.atomic():
+        found = ApprovalRequest.objects.get(id=request_id)
+        held = gates.carrier(found.kind).lock(found, Actor("", found.workspace_id, "command"))
+        rows = ApprovalRequest.objects.filter(id=request_id, state=RequestState.OPEN, expires_at__lte=held.now)
+        request = rows.select_for_update(no_key=True).first()
+        if request is None:
+            return 0
+        _end_in_time(request, held.now)
+    return 1
+
+
+def _end_in_time(request: ApprovalRequest, now: datetime) -> None:
+    _close(request, "expire", now)
+    gates.carrier(request.kind).close(request, "expire", actor=None)
+    _notice(request, NoticeKind.EXPIRED)
+
+
+def _expire_alone(request_id: uuid.UUID, run_id: uuid.UUID | None) -> int:
     try:
         return _expire([(request_id, run_id)])
     except (InterfaceError, OperationalError):

@@ -130,10 +130,10 @@ def remove_rule(rule_id: uuid.UUID, *, actor: Actor) -> None:
 
 
 def warnings(rows: Iterable[ApprovalRule], workspace_id: uuid.UUID) -> dict[uuid.UUID, list[str]]:
-    """What to know about each rule though it may be kept: too few people to agree, or nothing that it is about."""
+    """What to know about each rule though it may be kept: too few people to agree."""
     members = Member.objects.filter(workspace_id=workspace_id, user__is_active=True)
     roles = Counter(members.values_list("role", flat=True))
-    return {row.pk: [*_too_few(row, roles), *_about_nothing(row)] for row in rows}
+    return {row.pk: list(_too_few(row, roles)) for row in rows}
 
 
 def _too_few(row: ApprovalRule, roles: Mapping[str, int]) -> Iterable[str]:
@@ -144,11 +144,6 @@ def _too_few(row: ApprovalRule, roles: Mapping[str, int]) -> Iterable[str]:
         yield f"needs {needed} and the workspace has {some}: nothing that it is about can go on"
     elif asking and some - 1 < row.count:
         yield f"needs {needed} and the workspace has {some}: too few when one of them asks, who may not agree"
-
-
-def _about_nothing(row: ApprovalRule) -> Iterable[str]:
-    if row.counted == Counted.TICKS or (row.counted == Counted.RUNS and row.at_least > 1):
-        yield f"no operation touches {row.at_least} {row.counted} so far: it binds nothing yet"
 
 
 def _held(rule_id: uuid.UUID, actor: Actor, entry: Entry) -> ApprovalRule:

@@ -45,6 +45,7 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             "pipelines.tasks.run_schedules": {"queue": "recourse.clock"},
             "pipelines.tasks.seal_audit": {"queue": "recourse.clock"},
             "recovery.tasks.carry_on": {"queue": "recourse.clock"},
+            "recovery.tasks.carry_on_backfills": {"queue": "recourse.clock"},
             "approvals.tasks.*": {"queue": "recourse.notices"},
             "pipelines.tasks.execute*": {"queue": "recourse.handlers"},
         },
@@ -67,6 +68,11 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             },
             "recoveries": {
                 "task": "recovery.tasks.carry_on",
+                "schedule": SWEEP_SECONDS,
+                "options": {"expires": 5},
+            },
+            "backfills": {
+                "task": "recovery.tasks.carry_on_backfills",
                 "schedule": SWEEP_SECONDS,
                 "options": {"expires": 5},
             },

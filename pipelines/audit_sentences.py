@@ -71,6 +71,10 @@ ACTIONS: dict[str, Said] = {
     "dead_letter.acknowledge": Said("acknowledged", "acknowledge", "the dead letter of {stage}"),
     "dead_letter.redrive": Said("redrove", "redrive", "the dead letter of {stage}"),
     "dead_letter.discard": Said("discarded", "discard", "the dead letter of {stage}"),
+    "backfill.start": Said("backfilled", "backfill", "{backfilled}{window}{ticks}"),
+    "backfill.pause": Said("paused", "pause", "the backfill of {backfilled}"),
+    "backfill.resume": Said("resumed", "resume", "the backfill of {backfilled}"),
+    "backfill.cancel": Said("cancelled", "cancel", "the backfill of {backfilled}"),
     # decisions
     "gate.approve": Said("approved", "approve", "{stage}"),
     "gate.reject": Said("rejected", "reject", "{stage}"),
@@ -99,6 +103,10 @@ ACTIONS: dict[str, Said] = {
     # who is told
     "channel.test": Said("sent", "send", "a test message to the channel{row}"),
     "delivery.send_again": Said("sent", "send", "a delivery to the channel{row} again"),
+    # when nothing starts
+    "blackout.save": Said("saved", "save", "the blackout{row}{for_environment}{changes}"),
+    "freeze.declare": Said("froze", "freeze", "all starts{target}{until}"),
+    "freeze.lift": Said("lifted", "lift", "the freeze{target}"),
     # secrets and keys
     "api_key.issue": Said("issued", "issue", "{api_key}"),
     "api_key.revoke": Said("revoked", "revoke", "{api_key}"),
@@ -128,6 +136,7 @@ NOUNS: dict[str, str] = {
     "audithead": "end of the audit chain",
     "auditpending": "audit event to be sealed",
     "auditseal": "seal of an audit event",
+    "blackout": "blackout",
     "channel": "channel",
     "checkpoint": "checkpoint",
     "checkpointevidence": "evidence of a checkpoint",
@@ -141,6 +150,7 @@ NOUNS: dict[str, str] = {
     "event": "event",
     "gate": "gate",
     "gatedecision": "decision on a gate",
+    "lane": "lane",
     "lateevidence": "late result",
     "localkeyring": "keyring",
     "logline": "log line",
@@ -160,6 +170,9 @@ NOUNS: dict[str, str] = {
     "runsearch": "search words of a run",
     "stage": "stage",
     "stageoutput": "output of a stage",
+    "tick": "tick",
+    "trigger": "trigger",
+    "triggerversion": "setting of a trigger",
     "workersession": "worker session",
     "workspace": "workspace",
 }
@@ -238,6 +251,7 @@ KINDS = {
     "acknowledge": "acknowledgement of the dead letter of {stage}",
     "redrive": "redrive of {stage}",
     "discard": "discard of the dead letter of {stage}",
+    "backfill": "backfill of {backfilled}",
 }
 
 
@@ -256,7 +270,7 @@ def tell(event: AuditFacts, names: Names) -> str:
         return f"{who} asked to {said.do} {what}{given}; nothing changed"
     if waits := _waits(event):
         return f"{who} asked to {said.do} {what}{given}; {waits}"
-    return f"{who} {said.did} {what}{given}{_then(event)}"
+    return f"{who} {said.did} {what}{given}{_in_spite(event)}{_then(event)}"
 
 
 def said_of(action: str) -> Said:
@@ -292,6 +306,9 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "of_pipeline": f" of {data['pipeline']}" if data.get("pipeline") else "",
         "for_environment": f" for {data['environment']}" if data.get("environment") else "",
         "schedule": _schedule(event),
+        "backfilled": _backfilled(data),
+        "window": _window(data),
+        "ticks": _ticks(data),
         "destination": f" to {data['destination']}" if data.get("destination") else "",
         "account": f"the account of {data['user']}" if data.get("user") else "an account",
         "signing_key": _the("signing key", data.get("key_id")),
@@ -366,6 +383,12 @@ def _then(event: AuditFacts) -> str:
     return "; it was carried out" if _decides(event) and after.get("operation") == "succeeded" else ""
 
 
+def _in_spite(event: AuditFacts) -> str:
+    """Why it was to start although a blackout might hold."""
+    data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
+    return f"; in spite of any blackout: {_short(data['override_reason'])}" if data.get("override_reason") else ""
+
+
 def _votes(event: AuditFacts, after: Mapping[str, Any]) -> tuple[int, int]:
     """How many agreed of how many; equal where that is not what the event is about."""
     if event.action == "gate.approve" and isinstance(event.data, Mapping):
@@ -401,6 +424,27 @@ def _schedule(event: AuditFacts) -> str:
     """What a new trigger is due by: ", due 0 8 * * * in Europe/Berlin"."""
     after: Mapping[str, Any] = event.after if isinstance(event.after, Mapping) else {}
     return f", due {_short(after['cron'])} in {_short(after['timezone'])}" if after.get("cron") else ""
+
+
+def _backfilled(data: Mapping[str, Any]) -> str:
+    """The trigger whose ticks a backfill fills, and where."""
+    where = f" in {data['environment']}" if data.get("environment") else ""
+    return _the("trigger", data.get("trigger") or data.get("trigger_binding_id")) + where
+
+
+def _window(data: Mapping[str, Any]) -> str:
+    """The window that a backfill is for, both ends in it."""
+    ends = (data.get("from_time"), data.get("to_time"))
+    return f" from {_short(ends[0])} to {_short(ends[1])}" if all(ends) else ""
+
+
+def _ticks(data: Mapping[str, Any]) -> str:
+    """How many ticks it fills, and how many it leaves alone."""
+    count = data.get("ticks")
+    if not isinstance(count, int):
+        return ""
+    left = f", {data['skipped']} left as they are" if data.get("skipped") else ""
+    return f" ({count} {'tick' if count == 1 else 'ticks'}{left})"
 
 
 def _rule(event: AuditFacts, data: Mapping[str, Any]) -> str:

@@ -12,16 +12,23 @@ class RecoveryConfig(AppConfig):
         from pipelines import blockers, retention
         from pipelines.console import run_page
         from recovery import carriers, waiting
-        from recovery.screens import plan_lines, run_sections
+        from recovery.backfill_carrier import BackfillCarrier
+        from recovery.screens import backfill_lines, plan_lines, run_sections
+        from recovery.states import BACKFILL
 
         for kind, carrier in carriers.CARRIERS:
             gates.register([kind], carrier, end_with_run=kind in carriers.END_WITH_RUN)
         plans.told_by(gates.kinds(), plans.Teller(plan_lines.wanted, plan_lines.gist))
+        gates.register([BACKFILL], BackfillCarrier())
+        plans.told_by([BACKFILL], plans.Teller(backfill_lines.wanted, backfill_lines.gist))
         blockers.also(waiting.blockers)
         run_page.with_sections(run_sections.sections)
         retention.stays_while(
             "EXISTS (SELECT FROM recovery_operation o WHERE o.run_id = r.id"
             " AND o.state IN ('awaiting_approval', 'review_required', 'reserved'))"
+        )
+        retention.stays_while(  # how a backfill ends is told by its runs
+            "EXISTS (SELECT FROM recovery_backfill b WHERE b.id = r.lane_id AND b.state IN ('running', 'paused'))"
         )
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")

@@ -10,8 +10,8 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 
-from approvals import requests
-from approvals.gates import Carried, Given, Planned
+from approvals import gates, requests
+from approvals.gates import Carried, Given, Held, Planned
 from approvals.models import ApprovalRequest
 from approvals.rules import Requirement
 from pipelines.access import Actor
@@ -19,7 +19,7 @@ from pipelines.errors import Refusal
 from pipelines.moves import IllegalMove, Moves, RunRow
 from recovery import agreements, forks, operations
 from recovery.models import Operation
-from recovery.plans import Plan
+from recovery.plans import Plan, check_blackout
 from recovery.states import Disposition, OperationKind, OperationState
 from recovery.transitions import VERBS, carry_out, plan_in_place
 
@@ -29,6 +29,9 @@ FOLLOWS = {"reject": "deny", "withdraw": "withdraw", "expire": "expire"}
 
 class _Carrier:
     """What both kinds do alike."""
+
+    def lock(self, request: ApprovalRequest, actor: Actor) -> Held:
+        return gates.lock_its_run(request, actor)
 
     def preview(self, request: ApprovalRequest) -> Planned:
         operation = Operation.objects.select_related("requested_by").get(id=request.subject)
@@ -41,7 +44,7 @@ class _Carrier:
         operation = _locked(request)
         return _planned(operation, self.plan(operation), request)
 
-    def carry_out(self, request: ApprovalRequest, moves: Moves, run: RunRow, *, actor: Actor) -> Carried | Refusal:
+    def carry_out(self, request: ApprovalRequest, held: Held, *, actor: Actor) -> Carried | Refusal:
         operation = _locked(request)
         agreed = requests.agreed(operation.id)
         if agreed is None:
@@ -51,9 +54,10 @@ class _Carrier:
         plan = self.plan(operation)
         if plan.digest != request.plan_digest:
             raise operations.plan_changed(plan)  # a rule, or the release in force, moved since it was planned just now
+        check_blackout(plan)  # whoever agrees cannot override it: it waits, open, for the end of the blackout
         if operation.state == OperationState.REVIEW_REQUIRED:
             operation.resolved_by_id = actor.user_id
-        self.begin(operation, plan, moves, run)
+        self.begin(operation, plan, *held.its_run)
         operations.update(operation)
         return self.going_on(operation, actor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from approvals import requests
-from recovery import forks
+from recovery import backfills, forks
 
 
 @shared_task(name="recovery.tasks.carry_on")
@@ -17,3 +17,9 @@ def carry_on() -> dict[str, int]:
         "reserved": forks.carry_on_reserved(),
         "followed": forks.follow_targets(),
     }
+
+
+@shared_task(name="recovery.tasks.carry_on_backfills")
+def carry_on_backfills() -> dict[str, int]:
+    """Makes the runs of ticks that are still to be filled, ends what a cancel left held, and completes what is over."""
+    return backfills.carry_on()

@@ -23,6 +23,9 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
+from approvals import gates
+from approvals.gates import Where
+from approvals.models import ApprovalRequest
 from approvals.notifications import sentences
 from approvals.notifications.sentences import GATE, REQUEST, Facts
 from approvals.notifications.standing import still_asking
@@ -236,7 +239,28 @@ def _places(notices: Sequence[Taken]) -> dict[int, Place]:
         " WHERE n.run IS NULL OR r.id IS NOT NULL",
         [recordset(given)],
     )
-    return {row[0]: Place(*row[1:]) for row in rows}
+    places = {row[0]: Place(*row[1:]) for row in rows}
+    for notice_id, where in _elsewhere(notices).items():
+        if notice_id in places:
+            places[notice_id] = replace(
+                places[notice_id],
+                run=where.name,
+                environment=where.environment,
+                is_protected=where.is_protected,
+                pipeline=where.pipeline,
+            )
+    return places
+
+
+def _elsewhere(notices: Sequence[Taken]) -> dict[int, Where]:
+    """What the notices are about that are about no run, and where that acts."""
+    subjects = {notice.id: notice.subject for notice in notices if notice.run is None and notice.subject is not None}
+    if not subjects:
+        return {}
+    newest = ApprovalRequest.objects.filter(subject__in=subjects.values()).order_by("subject", "-round")
+    told = gates.told(newest.distinct("subject"))
+    found = {notice_id: told[subject].where for notice_id, subject in subjects.items() if subject in told}
+    return {notice_id: where for notice_id, where in found.items() if where is not None}
 
 
 def _asked(notices: Sequence[Taken]) -> dict[uuid.UUID | None, Asked]:

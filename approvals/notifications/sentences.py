@@ -72,6 +72,7 @@ ACTS: dict[str, str] = {
     "replay": "replay {run}{since}",
     "redrive": "redrive the dead letter of {where}",
     "discard": "discard the dead letter of {where}",
+    "backfill": "backfill {run}",
 }
 
 # how many of a kind, in a subject: one, and more; in the order in which they are told

@@ -70,7 +70,7 @@ class Look:
     """
 
     item: Item
-    run: Run
+    run: Run | None
     steps: list[Step]
     otherwise: list[Step]
     in_time: str
@@ -249,7 +249,9 @@ def _mark(look: Look, shown: str) -> None:
 
 def _look(actor: Actor, item: Item) -> Look:
     """In a fixed number of statements, whatever it is about."""
-    run = queries.visible_runs(actor).select_related("application", "environment").get(id=cast(uuid.UUID, item.run_id))
+    if item.run_id is None:
+        return _look_at_request(actor, item, None)
+    run = queries.visible_runs(actor).select_related("application", "environment").get(id=item.run_id)
     return _look_at_gate(item, run) if item.type == GATE else _look_at_request(actor, item, run)
 
 
@@ -275,7 +277,7 @@ def _look_at_gate(item: Item, run: Run) -> Look:
     )
 
 
-def _look_at_request(actor: Actor, item: Item, run: Run) -> Look:
+def _look_at_request(actor: Actor, item: Item, run: Run | None) -> Look:
     rounds = inbox.rounds(actor, item.id, EARLIER)
     request = ApprovalRequest.objects.get(subject=item.id, round=item.round)
     carrier = gates.carrier(item.kind)

@@ -39,7 +39,6 @@ from pipelines.ids import new_id
 from pipelines.models import AuditEvent, DeadLetter, Environment, Gate, Member, Run, Workspace
 from pipelines.moves import IllegalMove
 from pipelines.sql import database_now, execute, query
-from pipelines.transitions import lock_run
 from recovery import forks
 from recovery.models import Operation
 from tests.cast import Api, Hand, Person, stage_of, stages_of
@@ -54,6 +53,7 @@ People = dict[str, Person]
 
 DECIDES = "decides what waits for others"
 ASKS = "does what nobody need agree to, and has the rest wait"
+FILLS = "the same, for ticks: tests/recovery/test_backfill_agreement.py"
 LOOKS = "tells a finding or a wish to stop, which never waits for anybody and repeats nothing"
 OWN = "of an application with its own runs, by its key: no person asks for anything"
 WORKS = "a worker's word on what it does: it decides nothing that waits for people"
@@ -167,6 +167,7 @@ WAYS: dict[str, str] = {
     "task pipelines.tasks.sweep": ENGINE,
     "task pipelines.tasks.execute_ready": ENGINE,
     "task recovery.tasks.carry_on": ENGINE,
+    "task recovery.tasks.carry_on_backfills": ENGINE,
     "task pipelines.tasks.seal_audit": TELLS,
     "task approvals.tasks.tell": TELLS,
     "task approvals.tasks.forget_deliveries": TELLS,
@@ -182,7 +183,15 @@ WAYS: dict[str, str] = {
     "cli approval withdraw": TYPES,
 }
 ASKING = sorted(way for way, may in WAYS.items() if may == ASKS)
-CARRIED = {"retry", "redrive", "skip", "cancel", "discard", "rerun", "replay"}  # kinds with a carrier: all that ASKS
+CARRIED = {
+    "retry",
+    "redrive",
+    "skip",
+    "cancel",
+    "discard",
+    "rerun",
+    "replay",
+}  # kinds about runs with a carrier: all that ASKS
 
 
 def found(boss: Any) -> set[str]:
@@ -264,7 +273,7 @@ def test_every_way_in_is_known_for_what_it_is(people: People) -> None:
 
 
 def test_whatever_may_have_to_wait_has_a_carrier_and_nothing_else_has() -> None:
-    assert set(gates.kinds()) == CARRIED
+    assert set(gates.kinds()) == CARRIED | {"backfill"}
     assert {way.replace("form ", "/").rpartition("/")[2] for way in ASKING} == CARRIED
 
 
@@ -736,9 +745,10 @@ def test_no_carrier_carries_out_what_was_not_agreed_to(kind: str, scene: Scene) 
     assert by_token(scene.people["approver"], item, "acme") == 200
     request = ApprovalRequest.objects.get(subject=item)
     before = world()
-    moves, run = lock_run(failed.id, scene.people["approver"].actor)
+    carrier, approver = gates.carrier(kind), scene.people["approver"].actor
+    held = carrier.lock(request, approver)
     with pytest.raises(IllegalMove):
-        gates.carrier(kind).carry_out(request, moves, run, actor=scene.people["approver"].actor)
+        carrier.carry_out(request, held, actor=approver)
     assert world() == before
 
 

@@ -60,7 +60,7 @@ def errors(answer: Any) -> dict[str, list[str]]:
 
 def test_a_rule_is_made_and_read_back_as_a_sentence(boss: Client, workspace: Workspace, nightly: Pipeline) -> None:
     """Every kind that is registered may be ticked; what was kept is told in words, and audited."""
-    assert set(gates.kinds()) == {"rerun", "replay", "retry", "redrive", "skip", "cancel", "discard"}
+    assert set(gates.kinds()) == {"rerun", "replay", "retry", "redrive", "skip", "cancel", "discard", "backfill"}
     filled = form(
         workspace,
         kinds=["rerun", "replay"],
@@ -262,17 +262,6 @@ def test_too_few_people_to_agree_are_warned_about_and_not_refused(
     assert ApprovalRule.objects.count() == 1
     found = [text for text in told(answer) if "needs" in text]
     assert [text[: len(warning)] for text in found] == [warning] if warning else found == []
-
-
-@pytest.mark.parametrize(
-    ("counted", "at_least", "is_warned"),
-    [("runs", "1", False), ("runs", "2", True), ("ticks", "1", True), ("stages", "500", False)],
-)
-def test_a_size_that_nothing_has_so_far_is_told(
-    boss: Client, workspace: Workspace, counted: str, at_least: str, is_warned: bool
-) -> None:
-    answer = boss.post(f"{LIST}add/", form(workspace, counted=counted, at_least=at_least))
-    assert any("it binds nothing yet" in text for text in told(answer)) is is_warned
 
 
 @pytest.mark.parametrize("role", sorted(set(Role.values) - {"admin"}))

@@ -187,6 +187,7 @@ TASKS = {
     "approvals.tasks.tell": ENGINE,
     "approvals.tasks.forget_deliveries": ENGINE,
     "recovery.tasks.carry_on": ENGINE,
+    "recovery.tasks.carry_on_backfills": ENGINE,
 }
 
 
