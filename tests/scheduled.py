@@ -20,7 +20,7 @@ from pipelines.models import Application, Environment, Pipeline, Run, Tick, Trig
 from pipelines.releases import register_release
 from tests.cast import Person
 from tests.clock import Clock
-from tests.factories import PipelineFactory
+from tests.pipelines import schedule_oracle
 
 MakeTrigger = Callable[..., Trigger]
 
@@ -54,7 +54,9 @@ def make_trigger(
     ) -> Trigger:
         actor = people["release_manager"].actor
         if not Pipeline.objects.filter(workspace=workspace, slug=pipeline).exists():
-            release(PipelineFactory(workspace=workspace, slug=pipeline), environment, actor, stages)
+            release(
+                Pipeline.objects.create(workspace=workspace, slug=pipeline, name=pipeline), environment, actor, stages
+            )
         place = {"pipeline": pipeline, "environment": environment.slug, "application": application.name}
         return triggers.create(actor=actor, wanted={**place, "cron": cron, "timezone": timezone, **wanted})
 
@@ -76,6 +78,13 @@ def instants(trigger: Trigger, **narrowed: Any) -> list[str]:
     """When its ticks were, in UTC and in order: "2026-10-25 00:00"."""
     rows = Tick.objects.filter(trigger=trigger, **narrowed).order_by("at").values_list("at", flat=True)
     return [f"{at:%Y-%m-%d %H:%M}" for at in rows]
+
+
+def expected(trigger: Trigger, after: datetime, until: datetime) -> list[datetime]:
+    """What the oracle says a trigger was due after one instant and up to another."""
+    begin, end = after.replace(second=0, microsecond=0), until.replace(second=0, microsecond=0)
+    found = schedule_oracle.ticks(trigger.cron, trigger.timezone, trigger.gap, trigger.overlap, begin, end)
+    return sorted(at for at in found if after < at <= until)
 
 
 def runs(trigger: Trigger) -> list[Run]:
