@@ -112,7 +112,7 @@ def state(trigger: Trigger, standing: Standing) -> tuple[str, str]:
     if not trigger.enabled:
         return "paused", "Off"
     if standing.blackout:
-        return "blocked", "Held by a blackout"
+        return "blocked", "Held"
     return ("active", "On") if standing.next_ticks else ("retired", "Over")
 
 

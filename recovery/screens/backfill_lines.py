@@ -17,14 +17,14 @@ from recovery.models import BackfillOrder
 from recovery.screens import plan_lines
 
 Json = Mapping[str, Any]
-# why a tick is filled, as the plan tells it → for (one, many)
+# why a tick is filled, as the plan tells it → in words
 WHY = {
-    "not recorded": ("is not in the ledger", "are not in the ledger"),
-    "paused": ("fell while the trigger was off", "fell while the trigger was off"),
-    "overlap": ("came while an earlier run was unfinished", "came while an earlier run was unfinished"),
-    "blackout": ("fell into a blackout", "fell into a blackout"),
-    "catch-up": ("was found too late", "were found too late"),
-    "failed": ("could not be started", "could not be started"),
+    "not recorded": "not in the ledger",
+    "paused": "fell while the trigger was off",
+    "overlap": "came while an earlier run was unfinished",
+    "blackout": "fell into a blackout",
+    "catch-up": "found too late",
+    "failed": "could not be started",
 }
 ORDERS = {BackfillOrder.OLDEST: "oldest first", BackfillOrder.NEWEST: "newest first"}
 
@@ -44,7 +44,7 @@ def gist(asked: Wanted) -> str:
 
 def lines(plan: Json) -> list[Step]:
     """What the backfill would do, with who must agree."""
-    return [*warnings(plan), *deeds(plan), *plan_lines.agreements(plan)]
+    return [*warnings(plan), *deeds(plan), *_estimate(plan), *plan_lines.agreements(plan)]
 
 
 def warnings(plan: Json) -> Iterator[Step]:
@@ -60,7 +60,7 @@ def warnings(plan: Json) -> Iterator[Step]:
 
 
 def deeds(plan: Json) -> Iterator[Step]:
-    """What is made, for which ticks and why; what is left alone; how long it may take."""
+    """What is made, for which ticks and why; what is left alone."""
     total, skipped = plan["total_ticks"], plan["skipped"]
     if total:
         at_once = f"at most {plan['max_concurrent']:,} at a time"
@@ -72,12 +72,16 @@ def deeds(plan: Json) -> Iterator[Step]:
     if skipped:
         text = f"{skipped:,} {'tick that has' if skipped == 1 else 'ticks that have'} a run already"
         yield Step("skipped", "Leaves alone", text)
-    if total and plan.get("estimate_seconds") is not None:
+    yield Step("superseded", "Untouched", f"when {plan['trigger']} is due next")
+
+
+def _estimate(plan: Json) -> Iterator[Step]:
+    """How long it may take."""
+    if plan["total_ticks"] and plan.get("estimate_seconds") is not None:
         text = f"about {duration(plan['estimate_seconds'])}, by how long the newest runs took"
         yield Step("declared", "Estimate", text)
-    elif total:
-        yield Step("declared", "Estimate", "unknown: no run of it has ended yet")
-    yield Step("superseded", "Untouched", f"when {plan['trigger']} is due next")
+    elif plan["total_ticks"]:
+        yield Step("declared", "Estimate", "unknown: no run of it has completed lately")
 
 
 def runs(count: int) -> str:
@@ -86,8 +90,8 @@ def runs(count: int) -> str:
 
 def _because(counts: Mapping[str, int]) -> Iterator[Step]:
     for why, count in counts.items():
-        one, many = WHY.get(why, (why, why))
-        yield Step("missed" if why in WHY else "redriven", f"{count:,}", one if count == 1 else many)
+        status, word = ("missed", "missed") if why in WHY else ("redriven", "again")
+        yield Step(status, f"{count:,} {word}", WHY.get(why, why))
 
 
 def _window(plan: Json) -> str:

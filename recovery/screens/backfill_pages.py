@@ -59,6 +59,10 @@ class Segment:
     x: float
     width: float
 
+    @property
+    def is_to_come(self) -> bool:
+        return self.status in ("queued", "pending")
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:

@@ -27,7 +27,7 @@ from pipelines.console.offers import missing_right
 from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show
 from pipelines.errors import Refusal
 from pipelines.models import Trigger
-from pipelines.schedules import Due, Gap, Overlap, Schedule
+from pipelines.schedules import Due, Gap, Overlap
 from pipelines.sql import database_now
 from pipelines.zones import zone
 from recovery import backfills
@@ -73,7 +73,7 @@ class Look:
     skipped: int = 0
     steps: list[Step] = field(default_factory=list)
     gone: list[Step] = field(default_factory=list)
-    ticks: list[tuple[Due, str]] = field(default_factory=list)
+    ticks: list[Due] = field(default_factory=list)
     moved: bool = False
     shown: str = ""
     button: str = ""
@@ -196,13 +196,13 @@ def _look(
     if refusal is not None and refusal.errors:
         look.errors |= {FIELDS.get(name, name): list(said) for name, said in refusal.errors.items()}
     if state.is_ready:
-        _add_plan(look, actor, schedule, before)
+        _add_plan(look, actor, before)
     if not actor.may(FORK):
         look.why_not, look.button = missing_right(actor, FORK, "start a backfill"), ""
     return look
 
 
-def _add_plan(look: Look, actor: Actor, schedule: Schedule, before: Shown) -> None:
+def _add_plan(look: Look, actor: Actor, before: Shown) -> None:
     try:
         plan = backfills.preview(_wish(look.trigger, look.state), actor)
     except Refusal as refusal:
@@ -215,7 +215,7 @@ def _add_plan(look: Look, actor: Actor, schedule: Schedule, before: Shown) -> No
     look.moved = bool(before.digest) and before.digest != look.digest
     look.steps = [replace(step, is_new=look.moved and step not in before.steps) for step in steps]
     look.gone = [step for step in before.steps if step not in steps] if look.moved else []
-    look.ticks = [(one.due, schedule.explain(one.due)) for one in plan.missed[:LISTED]]
+    look.ticks = [one.due for one in plan.missed[:LISTED]]
     look.button = _button(plan)
     key = before.key if before.digest == look.digest else str(uuid.uuid4())
     look.shown = _write(Shown(look.digest, steps, key))
