@@ -464,6 +464,7 @@ class Sketch:
 
     def __init__(self, world: World) -> None:
         self.drafts = {one.position: _Draft(one, one.state, one.epoch, one.stale) for one in world.stages}
+        self._held = world.held
 
     def move(self, stage: StageFact, action: str) -> None:
         draft = self.drafts[stage.position]
@@ -483,6 +484,8 @@ class Sketch:
 
     def settle(self) -> None:
         """As `Moves.settle` does it."""
+        if self._held:
+            return
         for draft in self.drafts.values():
             due = what_is_due(draft, self.drafts)
             if due == "wait":

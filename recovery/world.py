@@ -89,6 +89,7 @@ class World(HasEnd):
     pipeline: str = ""  # blank of an inline run
     release_id: uuid.UUID | None = None
     paused: bool = False
+    held: bool = False  # its lane has not let it in: nothing begins
     deadline_at: datetime | None = None
     failure_code: str = ""
     attempts: tuple[AttemptFact, ...] = ()
@@ -117,17 +118,16 @@ def read(run_id: uuid.UUID) -> World:
     """The world of a run. Exact under its lock; without it a moving run may be met between two moves, and what is
     planned from that has another digest."""
     found = query(
-        "SELECT r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.deadline_at,"
-        " r.failure_code, coalesce(p.slug, ''), r.environment_id, r.trigger_id FROM pipelines_run r"
+        "SELECT r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
+        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.environment_id, r.trigger_id FROM pipelines_run r"
         " JOIN pipelines_environment e ON e.id = r.environment_id"
         " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = %s",
         [run_id],
     )
     if not found:
         raise Refusal("not_found", "there is no such run")
-    status, now, workspace_id, environment, protected, release_id, paused, deadline_at, failure_code, slug, *place = (
-        found[0]
-    )
+    status, now, workspace_id, environment, protected, release_id, paused, held, deadline_at, *rest = found[0]
+    failure_code, slug, *place = rest
     return World(
         run_id=run_id,
         status=RunStatus(status),
@@ -139,6 +139,7 @@ def read(run_id: uuid.UUID) -> World:
         pipeline=slug,
         release_id=release_id,
         paused=paused,
+        held=held,
         deadline_at=deadline_at,
         failure_code=failure_code,
         attempts=_attempts(run_id),
