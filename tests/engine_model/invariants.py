@@ -171,6 +171,22 @@ INVARIANTS: dict[str, str] = {
             OR (q.stage_id IS NOT NULL AND (q.available_at, q.application_id, q.environment_id, q.handler)
                 IS DISTINCT FROM (s.available_at, s.application_id, s.environment_id, s.handler))
     """,
+    "the queue says whose work it is, and what waits while a blackout holds": """
+        SELECT s.id, q.is_background, q.is_start FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
+        JOIN pipelines_run r ON r.id = s.run_id
+        WHERE q.is_background <> (r.lane_id IS DISTINCT FROM r.trigger_id) OR (q.is_start AND r.through_blackout)
+            OR (NOT q.is_start AND NOT r.through_blackout
+                AND (r.started_at IS NULL OR s.state = 'retry_scheduled'))
+    """,
+    "a held run begins nothing, and its deadline does not run": f"""
+        SELECT r.id, s.name, s.state FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id
+        WHERE r.held AND (r.lane_id IS NULL OR r.deadline_at IS NOT NULL OR r.started_at IS NOT NULL
+            OR r.status IN {TERMINAL_RUN} OR s.state NOT IN ('pending', 'skipped'))
+    """,
+    "no lane has more runs in than its capacity": f"""
+        SELECT l.id, l.capacity, count(*) FROM pipelines_lane l JOIN pipelines_run r ON r.lane_id = l.id
+        WHERE NOT r.held AND r.status NOT IN {TERMINAL_RUN} GROUP BY l.id HAVING count(*) > l.capacity
+    """,
     "nothing moves on before what it depends on, except by a person's skip": """
         SELECT s.id, s.name, s.state FROM pipelines_stage s
         WHERE (s.state IN ('ready', 'retry_scheduled') OR (s.state IN ('dispatched', 'running') AND NOT s.stale))
