@@ -5,9 +5,8 @@ from django.urls import path
 from approvals.screens import decision_pages as decisions
 from approvals.screens import inbox_pages as inbox
 from config import login
-from pipelines.console import blackout_pages as blackouts
+from pipelines.console import blackout_acts, blackout_pages, trigger_acts, trigger_pages
 from pipelines.console import checkpoint_pages as checkpoints
-from pipelines.console import trigger_acts, trigger_pages
 from pipelines.console import views as pipelines
 from recovery import letter_views as letters
 from recovery import views as recovery
@@ -71,6 +70,10 @@ urlpatterns = [
     path("backfills/<uuid:backfill_id>/pause/", backfills.pause, name="backfill-pause"),
     path("backfills/<uuid:backfill_id>/resume/", backfills.resume, name="backfill-resume"),
     path("backfills/<uuid:backfill_id>/cancel/", backfills.cancel, name="backfill-cancel"),
-    path("blackouts/", blackouts.blackout_list, name="blackouts"),
+    path("blackouts/", blackout_pages.blackout_list, name="blackouts"),
+    path("blackouts/new/", blackout_acts.blackout_new, name="blackout-new"),
+    path("blackouts/freeze/", blackout_acts.freeze, name="freeze"),
+    path("blackouts/lift/", blackout_acts.freeze_lift, name="freeze-lift"),
+    path("blackouts/<uuid:blackout_id>/change/", blackout_acts.blackout_change, name="blackout-change"),
     path("workers/", pipelines.worker_list, name="workers"),
 ]

@@ -9,12 +9,13 @@ from itertools import groupby
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
+from pipelines import blackout_rows, blackouts
 from pipelines.access import RELEASE
 from pipelines.console.offers import missing_right
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.models import Blackout, BlackoutKind
 from pipelines.paging import page_of, read_cut
-from pipelines.sql import planned
+from pipelines.sql import database_now
 
 DAYS = ("", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FIRST = 6  # dates that are named
@@ -23,11 +24,12 @@ TIME = "%Y-%m-%d %H:%M"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A blackout as a line; `holds` now."""
+    """A blackout as a line; `holds` now, or `is_over` for good."""
 
     blackout: Blackout
     when: str
     holds: bool
+    is_over: bool = False
 
     @property
     def state(self) -> tuple[str, str]:
@@ -35,7 +37,7 @@ class Line:
             return "paused", "Off"
         if self.holds:
             return "blocked", "Holds now"
-        return "active", "On"
+        return ("superseded", "Over") if self.is_over else ("active", "On")
 
     @property
     def where(self) -> str:
@@ -50,21 +52,12 @@ class Line:
 def blackout_list(request: ScreenRequest) -> HttpResponse:
     """The blackouts of the workspace, newest first; freezes that hold stand above them."""
     actor = request.visit.actor
-    rows = Blackout.objects.filter(workspace_id=actor.workspace_id)
-    page = page_of(rows.select_related("environment", "trigger", "created_by"), read_cut(request.GET))
-    lines = _lines(page.rows)
-    freezes = _lines(
-        list(
-            rows.filter(is_freeze=True, enabled=True, ends_at__isnull=True).select_related("environment", "created_by")[
-                :FIRST
-            ]
-        )
-    )
+    page = page_of(blackout_rows.rows(actor.workspace_id), read_cut(request.GET))
     context = {
         "page": page,
-        "lines": lines,
-        "freezes": [line for line in freezes if line.holds],
-        "refusal": "" if actor.may(RELEASE) else missing_right(actor, RELEASE, "declare or lift a freeze"),
+        "lines": _lines(page.rows),
+        "freezes": [Line(row, when(row), True) for row in blackout_rows.freezes(actor.workspace_id)],
+        "refusal": "" if actor.may(RELEASE) else missing_right(actor, RELEASE, "make blackouts, or declare a freeze"),
         "tab": "blackouts",
     }
     return show(request, "triggers/blackouts.html", context)
@@ -72,14 +65,9 @@ def blackout_list(request: ScreenRequest) -> HttpResponse:
 
 def _lines(rows: Sequence[Blackout]) -> list[Line]:
     """With whether each holds now, by the database's own predicate, in one statement."""
-    ids = [one.id for one in rows]
-    sql = (
-        "SELECT b.id FROM pipelines_blackout b WHERE b.id = ANY(%s) AND b.enabled"
-        " AND recourse_covers(b, recourse_now())"
-    )
-    held = planned(sql, [ids]) if ids else []
-    holding = {row[0] for row in held}
-    return [Line(one, when(one), one.id in holding) for one in rows]
+    holding = blackouts.holding([one.id for one in rows])
+    now = database_now()
+    return [Line(one, when(one), one.id in holding, one.ends_at is not None and one.ends_at <= now) for one in rows]
 
 
 def when(blackout: Blackout) -> str:

@@ -7,6 +7,7 @@ who may, write it down, and the tests below go through it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import get_commands
 from django.test import Client, RequestFactory
 
-from pipelines import access, keys
+from pipelines import access, blackout_rows, keys
 from pipelines.access import (
     ADMINISTER,
     CANCEL,
@@ -38,6 +39,7 @@ from pipelines.api.endpoints import Endpoint, WorkerEndpoint
 from pipelines.models import (
     Application,
     AuditEvent,
+    Blackout,
     Checkpoint,
     DeadLetter,
     Environment,
@@ -126,6 +128,10 @@ SCREENS = {
     "backfill-resume": STEER,
     "backfill-cancel": CANCEL,
     "blackouts": VIEW,
+    "blackout-new": RELEASE,
+    "blackout-change": RELEASE,
+    "freeze": RELEASE,
+    "freeze-lift": RELEASE,
 }
 SESSION = "a worker's session of the application"
 APPLICATION_ROUTES = {
@@ -165,6 +171,7 @@ ADMIN_ACTIONS = {
 }
 SHELL = "whoever has a shell on the console's host, as an administrator"
 COMMANDS = {
+    "backfill": FORK,  # of the member whom --by names; to look, VIEW
     "copy_keyrings": SHELL,
     "export_audit_head": SHELL,
     "issue_key": SHELL,
@@ -304,8 +311,14 @@ def parts(
         "letter_id": DeadLetter.objects.get().id,
         "trigger_id": trigger.id,
         "backfill_id": done.backfill.id,
+        "blackout_id": _past_blackout(people["admin"]).id,
         "sequence": Checkpoint.objects.filter(run=run).order_by("-sequence").values_list("sequence", flat=True)[0],
     }
+
+
+def _past_blackout(person: Person) -> Blackout:
+    wanted = {"name": "long over", "kind": "period", "ends_at": datetime(2001, 1, 1, tzinfo=UTC)}
+    return blackout_rows.create(actor=person.actor, wanted=wanted)
 
 
 def address_of(name: str, parts: dict[str, Any]) -> str:
