@@ -238,7 +238,7 @@ def _set(row: Trigger, given: Mapping[str, Any]) -> None:
     """Puts what is given into the row, once its types and limits are as they must be."""
     problems: Problems = {}
     for name, value in given.items():
-        problem = _problem(name, value)
+        problem = problem_of(name, value)
         if problem:
             problems[name] = [problem]
         else:
@@ -247,7 +247,8 @@ def _set(row: Trigger, given: Mapping[str, Any]) -> None:
         raise _refusal(problems)
 
 
-def _problem(name: str, value: Any) -> str | None:
+def problem_of(name: str, value: Any) -> str | None:
+    """What is wrong with one setting by itself; None when nothing is."""
     if name in MOMENTS:
         if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
             return None
