@@ -23,6 +23,7 @@ OPERATIONS: list[URLPattern | URLResolver] = [
     path("v1/", include("pipelines.api.checkpoints")),
     path("v1/", include("pipelines.api.effects")),
     path("v1/", include("pipelines.api.signing_keys")),
+    path("v1/", include("pipelines.api.blackouts")),
     path("v1/", include("approvals.inbox_api")),
     path("v1/", include("approvals.rules_api")),
     path("v1/", include("recovery.api")),

@@ -11,6 +11,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from pipelines import blackout_admin as blackout_admin  # registers its own
 from pipelines import catalog, credentials, keyring
 from pipelines.access import Actor, person
 from pipelines.audit import audited, record

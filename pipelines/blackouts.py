@@ -11,7 +11,7 @@ Clocks are expected to change on a quarter of an hour.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -112,6 +112,20 @@ def require_open(
     if not override_reason.strip():
         raise refusal(holds)
     return True
+
+
+def holding(ids: Sequence[uuid.UUID]) -> frozenset[uuid.UUID]:
+    """Which of these blackouts are on and cover this moment. One query."""
+    if not ids:
+        return frozenset()
+    return frozenset(
+        row[0]
+        for row in query(
+            "SELECT b.id FROM pipelines_blackout b WHERE b.id = ANY(%s) AND b.enabled"
+            " AND recourse_covers(b, recourse_now())",
+            [list(ids)],
+        )
+    )
 
 
 def refusal(holds: Active) -> Refusal:
