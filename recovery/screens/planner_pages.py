@@ -94,6 +94,14 @@ class Look:
         return list(self.state.carried().items())
 
     @property
+    def why(self) -> str:
+        """The refusal in the words of the form."""
+        told = self.refusal.detail if self.refusal else ""
+        for name, ours in (("from_time", "from"), ("to_time", "to")):
+            told = told.replace(name, ours)
+        return told
+
+    @property
     def more(self) -> int:
         """How many more ticks the plan fills than are named."""
         return self.plan.total_ticks - len(self.ticks) if self.plan else 0

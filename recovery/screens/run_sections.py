@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
-from pipelines import queries
+from pipelines import queries, trigger_queries
 from pipelines.access import Actor
 from pipelines.console.run_page import Section
 from pipelines.console.screens import ScreenRequest, screen, show
-from pipelines.models import Run
+from pipelines.models import Lane, Run, Tick, Trigger
+from pipelines.states import TERMINAL_RUN
 from recovery.evidence_graph import Edge, Node, evidence_graph
-from recovery.models import Operation
+from recovery.models import Backfill, Operation
 from recovery.screens import effect_pages, operation_pages
 
 EFFECTS, FORKS, OPERATIONS = 8, 6, 6
+MOST_AHEAD = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,20 @@ class Led:
         return _WORDS[self.edge.kind]
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The trigger and the tick that the run was made for, and the backfill that made it. Of one that is held: how many
+    come before it, counted no further than `MOST_AHEAD`, and how many its lane lets in."""
+
+    run: Run
+    trigger: Trigger
+    tick: Tick | None
+    backfill: Backfill | None
+    ahead: int
+    capacity: int | None
+    is_open: bool
+
+
 _WORDS = {
     "asked_on": "got the request",
     "recorded": "wrote",
@@ -68,11 +85,26 @@ def sections(actor: Actor, run: Run) -> list[Section]:
     effects = effect_pages.of_run(run, EFFECTS)
     asked = operation_pages.recent(run, OPERATIONS)
     found = [Section("main", "recovery/_run_effects.html", effects)] if effects.rows else []
+    if run.trigger_id is not None:
+        found.append(Section("aside", "backfills/_run_origin.html", _origin(actor, run, run.trigger_id)))
     found.append(Section("aside", "recovery/_run_lineage.html", _lineage(actor, run)))
     if asked:
         told = Asked(asked[:OPERATIONS], len(asked) > OPERATIONS)
         found.append(Section("aside", "recovery/_run_operations.html", told))
     return found
+
+
+def _origin(actor: Actor, run: Run, trigger_id: uuid.UUID) -> Origin:
+    trigger = trigger_queries.find_trigger(actor, trigger_id)
+    lane_id = run.lane_id
+    backfill = Backfill.objects.filter(id=lane_id).first() if lane_id is not None and lane_id != trigger_id else None
+    lane = Lane.objects.filter(id=lane_id).first() if lane_id is not None and run.held else None
+    ahead = 0
+    if run.held and run.lane_rank is not None:
+        waiting = Run.objects.filter(lane=run.lane_id, held=True).exclude(status__in=TERMINAL_RUN)
+        ahead = len(waiting.filter(lane_rank__lt=run.lane_rank).values_list("id")[: MOST_AHEAD + 1])
+    tick = Tick.objects.filter(trigger=trigger, at=run.tick_at).first() if run.tick_at else None
+    return Origin(run, trigger, tick, backfill, ahead, lane.capacity if lane else None, lane is None or lane.is_open)
 
 
 def _lineage(actor: Actor, run: Run) -> Lineage:
