@@ -97,6 +97,7 @@ class TickError(Shape):
 class BackfillTickView(Shape):
     """One tick. `execution_id`: its run, made by this backfill, or had before when it is `skipped`."""
 
+    id = Text(required=False)
     tick_time = Moment()
     status = OneOf(BackfillTickState.values)
     execution_id = Identifier(required=False)
@@ -294,7 +295,8 @@ def backfill_view(row: Backfill) -> dict[str, Any]:
 def tick_view(row: BackfillTick) -> dict[str, Any]:
     reason = SkipReason.EXISTING if row.state == BackfillTickState.SKIPPED else ""
     error = {"code": row.error_code, "message": row.error_message} if row.error_code else None
-    return tick_json(row.at, row.local_time, row.rule, row.state, row.run, reason=reason, error=error)
+    told = tick_json(row.at, row.local_time, row.rule, row.state, row.run, reason=reason, error=error)
+    return {"id": str(row.id), **told}
 
 
 def _wish(body: Mapping[str, Any]) -> backfills.Wish:

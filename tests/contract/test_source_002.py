@@ -20,11 +20,22 @@ import httpx
 import pytest
 
 from pipelines import keys
-from pipelines.models import Application, AuditEvent, Checkpoint, Environment, Pipeline, Run, Workspace
+from pipelines.models import (
+    Application,
+    AuditEvent,
+    Checkpoint,
+    Environment,
+    Pipeline,
+    Run,
+    Tick,
+    Trigger,
+    Workspace,
+)
 from pipelines.releases import register_release
-from recovery.models import Operation
+from recovery.models import Backfill, Operation
 from tests.cast import Person, stages_of
 from tests.factories import PipelineFactory
+from tests.recovery.backfilled import trigger_of
 
 PAUSE = "curl -X POST http://localhost:8000/v1/executions/$EXECUTION_ID/pause"
 RESUME = "curl -X POST http://localhost:8000/v1/executions/$EXECUTION_ID/resume"
@@ -57,6 +68,36 @@ curl -X POST http://localhost:8000/v1/executions/$EXECUTION_ID/replay \
     "flow_slug": "support-triage-flow",
     "freeze_release": true
   }'
+"""
+BACKFILL = r"""
+curl -X POST http://localhost:8000/v1/triggers/backfill \
+  -H "Content-Type: application/json" \
+  -d '{
+    "trigger_binding_id": "1a8e0000-0000-0000-0000-000000000001",
+    "flow_slug": "daily-summary-flow",
+    "workload_id": "7b870000-0000-0000-0000-000000000001",
+    "cron": "0 8 * * *",
+    "timezone": "UTC",
+    "from_time": "2026-05-20T08:00:00Z",
+    "to_time": "2026-05-22T08:00:00Z",
+    "max_concurrent": 3,
+    "dry_run": true,
+    "environment": "production"
+  }'
+"""
+DRY_RUN = """
+{
+  "trigger_binding_id": "1a8e0000-0000-0000-0000-000000000001",
+  "window": {
+    "from": "2026-05-20T08:00:00+00:00",
+    "to": "2026-05-22T08:00:00+00:00"
+  },
+  "total_ticks": 3,
+  "dispatched": 0,
+  "failed": 0,
+  "dry_run": true,
+  "ticks": [{ "tick_time": "2026-05-20T08:00:00+00:00", "status": "pending" }]
+}
 """
 STEPS = ("load_request", "retrieve_context", "classify_ticket", "answer_customer")
 ROOT = Path(__file__).resolve().parents[2]
@@ -386,3 +427,61 @@ def test_the_command_line_plans_and_then_carries_out_just_that_plan(shell: Shell
     kept = shell(f"recourse execution replay $EXECUTION_ID {options.split(' ', 2)[2]}", failed, "operator")
     assert kept.returncode == 4
     assert "waits for an approval" in kept.stdout
+
+
+@pytest.fixture
+def summary(application: Application, production: Environment, people: dict[str, Person]) -> Trigger:
+    return trigger_of(people["release_manager"].actor, production, application, slug="daily-summary-flow")
+
+
+def of_trigger(text: str, trigger: Trigger) -> str:
+    """An example with real ids in place of the document's."""
+    text = text.replace("1a8e0000-0000-0000-0000-000000000001", str(trigger.id))
+    return text.replace("7b870000-0000-0000-0000-000000000001", str(trigger.application_id))
+
+
+def test_a_backfill_is_looked_at_with_curl_and_changes_nothing(shell: Shell, summary: Trigger) -> None:
+    """O49–O56: the document's example and its answer, word for word; the document shows the first of the three ticks,
+    and each also says its local time and the rule that made it."""
+    status, answer = told(shell(of_trigger(BACKFILL, summary), ""))
+    shown = json.loads(of_trigger(DRY_RUN, summary))
+    assert status == 200
+    assert shown | {"ticks": answer["ticks"]} == {name: answer[name] for name in shown}
+    assert [(tick["tick_time"], tick["status"]) for tick in answer["ticks"]] == [
+        (f"2026-05-{day}T08:00:00+00:00", "pending") for day in (20, 21, 22)
+    ]
+    assert shown["ticks"][0].items() <= answer["ticks"][0].items()
+    assert [(tick["local_time"], tick["rule"]) for tick in answer["ticks"]] == [
+        (f"2026-05-{day}T08:00:00+00:00", "fixed_time") for day in (20, 21, 22)
+    ]
+    assert not any("execution_id" in tick for tick in answer["ticks"])
+    assert (answer["backfill_id"], answer["status"]) == (None, "previewed")
+    assert not Run.objects.exists()
+    assert not Tick.objects.exists()
+    assert not Backfill.objects.exists()
+
+
+def test_a_backfill_makes_a_run_for_each_tick(shell: Shell, summary: Trigger) -> None:
+    """O49, O54, O55: one real run a tick, and never more than `max_concurrent` let in."""
+    summary.refresh_from_db()
+    pointers = (summary.recorded_until, summary.next_at)
+    script = of_trigger(BACKFILL, summary).replace('"dry_run": true', '"dry_run": false')
+    script = script.replace('"max_concurrent": 3', '"max_concurrent": 2')
+    status, answer = told(shell(script, "", "release_manager"))
+    assert (status, answer["total_ticks"], answer["dispatched"], answer["failed"]) == (201, 3, 3, 0)
+    assert [tick["status"] for tick in answer["ticks"]] == ["dispatched"] * 3
+    runs = {str(run.id): run for run in Run.objects.all()}
+    assert sorted(tick["execution_id"] for tick in answer["ticks"]) == sorted(runs)
+    assert sorted(run.held for run in runs.values()) == [False, False, True]
+    assert {run.status for run in runs.values()} == {"queued"}
+    summary.refresh_from_db()
+    assert (summary.recorded_until, summary.next_at) == pointers, "the live schedule was moved (F86)"
+
+
+def test_a_backfill_by_an_operator_in_production_awaits_approval(shell: Shell, summary: Trigger) -> None:
+    """Model §5: on approval; nothing is made before."""
+    script = of_trigger(BACKFILL, summary).replace('"dry_run": true', '"dry_run": false')
+    status, answer = told(shell(script, "", "operator"))
+    assert (status, answer["status"], answer["dispatched"]) == (202, "awaiting_approval", 0)
+    assert [tick["status"] for tick in answer["ticks"]] == ["pending"] * 3
+    assert not Run.objects.exists()

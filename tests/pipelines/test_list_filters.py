@@ -15,6 +15,7 @@ from pipelines.api.checkpoints import CheckpointFilter
 from pipelines.errors import Refusal
 from pipelines.filters import MOST_VALUES, ListFilter
 from pipelines.models import DeadLetter, Run
+from recovery.backfill_api import BackfillFilter, BackfillTickFilter
 from recovery.filters import OperationFilter
 from tests.cast import Api, Hand, Person
 
@@ -29,6 +30,7 @@ LISTS = {
     "pipelines": list_filters.PipelineFilter,
     "approval-rules": RuleFilter,
     "triggers": list_filters.TriggerFilter,
+    "backfills": BackfillFilter,
 }
 each_list = pytest.mark.parametrize("name", LISTS)
 
@@ -144,5 +146,11 @@ def test_every_list_of_rows_is_asked_here() -> None:
     def below(kind: type[ListFilter]) -> set[type[ListFilter]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 
-    of_one = {list_filters.AttemptFilter, list_filters.EffectFilter, CheckpointFilter, list_filters.TickFilter}
+    of_one = {
+        list_filters.AttemptFilter,
+        list_filters.EffectFilter,
+        CheckpointFilter,
+        list_filters.TickFilter,
+        BackfillTickFilter,
+    }
     assert below(ListFilter) - {ListFilter} == {*LISTS.values(), *of_one}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pipelines import catalog, keyring, releases, triggers
 from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage
+from recovery import backfills
 from tests.cast import Api, Hand, Person, stages_of
 from tests.recovery.stories import effect_of, in_review
 from tests.routes import every_route
@@ -79,6 +81,13 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "triggers/<str:trigger_id>"): VIEWERS,
     ("PATCH", "triggers/<str:trigger_id>"): RELEASERS,
     ("GET", "triggers/<str:trigger_id>/ticks"): VIEWERS,
+    ("POST", "triggers/backfill"): OPERATORS,
+    ("GET", "backfills"): VIEWERS,
+    ("GET", "backfills/<str:backfill_id>"): VIEWERS,
+    ("GET", "backfills/<str:backfill_id>/ticks"): VIEWERS,
+    ("POST", "backfills/<str:backfill_id>/pause"): OPERATORS,
+    ("POST", "backfills/<str:backfill_id>/resume"): OPERATORS,
+    ("POST", "backfills/<str:backfill_id>/cancel"): OPERATORS,
     ("GET", "signing-keys"): VIEWERS,
     ("POST", "signing-keys/rotate"): ADMINS,
     ("POST", "signing-keys/<str:key_id>/revoke"): ADMINS,
@@ -95,7 +104,7 @@ FOR_EVERYBODY = {"schema", "docs"}  # they tell what the API looks like and noth
 FOR_KEYS = {
     route
     for (method, route), roles in ROUTES.items()
-    if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages")
+    if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages", "backfills")
 } | {"operations", "dead-letters", "approvals"}
 
 AsPerson = Callable[[Person], Api]
@@ -164,7 +173,10 @@ def things(
             "timezone": "UTC",
         },
     )
+    day = datetime(2026, 5, 20, 8, tzinfo=UTC)
+    backfill = backfills.start(backfills.Wish(trigger.id, day, day), admin).backfill
     return {
+        "backfill_id": str(backfill.id),
         "execution_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
         "effect_id": str(effect.id),
