@@ -318,6 +318,21 @@ def test_times_of_two_days_may_interleave_and_still_rise() -> None:
     assert all(later.at > earlier.at for earlier, later in pairwise(ticks))
 
 
+def test_a_tick_is_found_from_instants_whose_local_day_is_another_one() -> None:
+    """Asked in the middle of a change: the day that was left out counts, and so does the one that began too early."""
+    friday = Schedule.read("30 2 * * fri", "Pacific/Apia")
+    midnight = utc("2011-12-30T10:00")  # of Saturday; Friday did not exist
+    assert times(friday.between(midnight, midnight)) == ["12-30T10:00"]
+    assert times(islice(friday.after(midnight), 1)) == ["01-05T12:30"]
+    new_day = Schedule.read("0 0 7 11 *", "America/St_Johns")
+    old_day = utc("2010-11-07T03:00")  # 23:30 of the 6th for the second time; the 7th has begun before, for a minute
+    assert [f"{due.at:%Y-%m-%dT%H:%M}" for due in islice(new_day.before(old_day), 2)] == [
+        "2010-11-07T02:30",
+        "2009-11-07T03:30",
+    ]
+    assert f"{next(new_day.after(old_day)).at:%Y-%m-%dT%H:%M}" == "2011-11-07T03:30"
+
+
 def test_local_mean_time_has_seconds() -> None:
     """Berlin before April 1893: 53 minutes and 28 seconds ahead."""
     ticks = Schedule.read("0 8 * * *", "Europe/Berlin").next(1, utc("1880-01-01T00:00"))

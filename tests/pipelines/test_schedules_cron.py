@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from pipelines import cron, zones
 from pipelines.errors import Refusal
-from pipelines.schedules import Schedule
+from pipelines.schedules import Gap, Overlap, Rule, Schedule
 from tests.pipelines import schedule_oracle as oracle
 
 
@@ -245,3 +247,34 @@ def test_a_sentence_names_the_zone_and_policies_that_are_not_the_usual_ones() ->
     )
     assert told("30 2 * * *", overlap="second") == f"{plain}; a time that exists twice fires the second time"
     assert told("*/30 2 * * *", gap="skip", overlap="both") == "At 02:00 and 02:30 every day, Europe/Berlin time"
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "schedules.md").read_text()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The lines of the table below the heading's line, cell by cell."""
+    lines = PAGE.split(heading, 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_page_about_schedules_tells_the_sentences_that_the_console_tells() -> None:
+    told = {expression.strip("`"): sentence for expression, sentence in rows("| expression | means |")}
+    assert len(told) == 8
+    assert {expression: Schedule.read(expression, "UTC").sentence() for expression in told} == {
+        expression: f"{sentence}, UTC" for expression, sentence in told.items()
+    }
+
+
+def test_the_page_about_schedules_tells_what_becomes_of_half_past_two_in_berlin() -> None:
+    """O56, F105; and it names every rule."""
+    found: list[str] = []
+    for policy, values in (("gap", Gap.values), ("overlap", Overlap.values)):
+        start = datetime(2026, 3, 28, 12, tzinfo=UTC) if policy == "gap" else datetime(2026, 10, 24, 12, tzinfo=UTC)
+        for value in values:
+            schedule = Schedule.read("30 2 * * *", "Europe/Berlin", **{policy: value})
+            times = [f"{due.at:%H:%M}" for due in schedule.between(start, start + timedelta(days=1))]
+            day = f"{start + timedelta(days=1):%Y-%m-%d}"
+            found.append(f"on {day} at {' and '.join(times)} UTC" if times else f"on {day} not at all")
+    assert [row[-1] for row in rows("| choice | |")] == found
+    assert all(f"`{rule}`" in PAGE for rule in Rule.values)

@@ -214,3 +214,28 @@ def test_a_seam_is_the_same_from_both_years_it_lies_in_and_from_each_of_its_days
             assert seam == zones.seam_of(name, last)
             assert change in seam.changes
             assert zones.seam_of(name, seam.first - timedelta(days=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "before", "after", "days"),
+    [
+        ("2026-03-29T01:00", 1, 2, (29, 29)),
+        (
+            "2026-03-29T22:00",
+            0,
+            1,
+            (29, 30),
+        ),  # they move to the hour before midnight; a day more than needed does no harm
+        ("2026-03-29T22:30", 0, 1, (29, 30)),  # 23:15 is missing, and moves to the next day
+        ("2026-03-29T00:30", 1, 0, (29, 29)),
+        ("2026-03-29T00:30", 0, -1, (28, 29)),
+        ("2026-03-29T00:00", 0, 24, (29, 31)),
+    ],
+)
+def test_a_change_touches_what_it_leaves_out_where_that_moves_and_what_it_repeats(
+    at: str, before: int, after: int, days: tuple[int, int]
+) -> None:
+    change = zones.Change(
+        datetime.fromisoformat(at).replace(tzinfo=UTC), timedelta(hours=before), timedelta(hours=after)
+    )
+    assert tuple(day.day for day in change.days) == days
