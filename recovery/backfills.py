@@ -35,7 +35,7 @@ from pipelines.models import Trigger
 from pipelines.moves import IllegalMove
 from pipelines.sql import database_now, execute, recordset
 from recovery import agreements, backfill_world
-from recovery.backfill_plans import MOST_TICKS, Asked, Plan
+from recovery.backfill_plans import LISTED, MOST_TICKS, Asked, Plan
 from recovery.backfill_progress import Progress, failures, progress, ticks
 from recovery.backfill_work import (
     AT_ONCE,
@@ -146,7 +146,7 @@ def start(wish: Wish, actor: Actor, key: str = "", plan_digest: str = "") -> Ans
         if (found.plan or {}).get("total_ticks", 0) <= AT_ONCE:
             fill_up(found.id)
         found.refresh_from_db()
-    return answer(found, replayed=not is_new)
+    return answer(found, replayed=not is_new, listed=LISTED)
 
 
 def _begin(
