@@ -43,7 +43,7 @@ def read(*sources: Callable[[], Iterable[Metric]]) -> list[Metric] | None:
 
 
 def _ready_stages() -> Iterable[Metric]:
-    """Walks the queue's index from one queue to the next, and each queue no further than the bound."""
+    """Walks the queue's index from one queue to the next, and each of its open lines no further than the bound."""
     count = GaugeMetricFamily(
         "recourse_ready_stages", f"Stages that a worker may pull now, at most {MOST_READY} a queue.", labels=["handler"]
     )
@@ -62,17 +62,25 @@ def _ready_stages() -> Iterable[Metric]:
                     > (queue.application_id, queue.environment_id, queue.handler)
                 ORDER BY q.application_id, q.environment_id, q.handler LIMIT 1
             ) following
+        ), walked AS MATERIALIZED (SELECT * FROM queue LIMIT %(queues)s), closed AS MATERIALIZED (
+            SELECT e.id FROM pipelines_environment e WHERE e.id IN (SELECT environment_id FROM walked)
+                AND recourse_blackout(e.workspace_id, e.id, NULL, recourse_now()) IS NOT NULL
         )
-        SELECT queue.handler, sum(head.ready)::bigint, extract(epoch FROM recourse_now() - min(head.oldest))::float
-        FROM (SELECT * FROM queue LIMIT %(queues)s) queue CROSS JOIN LATERAL (
-            SELECT count(*) AS ready, min(due.available_at) AS oldest FROM (
+        SELECT walked.handler, sum(least(head.ready, %(most)s))::bigint,
+            extract(epoch FROM recourse_now() - min(head.oldest))::float
+        FROM walked CROSS JOIN LATERAL (
+            SELECT count(*) AS ready, min(due.available_at) AS oldest
+            FROM (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
+            CROSS JOIN LATERAL (
                 SELECT q.available_at FROM pipelines_queueentry q
-                WHERE q.application_id = queue.application_id AND q.environment_id = queue.environment_id
-                    AND q.handler = queue.handler AND q.available_at <= recourse_now()
+                WHERE q.application_id = walked.application_id AND q.environment_id = walked.environment_id
+                    AND q.handler = walked.handler AND q.is_background = line.is_background
+                    AND q.is_start = line.is_start AND q.available_at <= recourse_now()
                 ORDER BY q.available_at, q.stage_id LIMIT %(most)s
             ) due
+            WHERE NOT (line.is_start AND walked.environment_id IN (SELECT id FROM closed))
         ) head
-        WHERE head.ready > 0 GROUP BY queue.handler
+        WHERE head.ready > 0 GROUP BY walked.handler
         """,
         {"queues": MOST_QUEUES, "most": MOST_READY},
     ):
