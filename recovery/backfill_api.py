@@ -18,32 +18,18 @@ from pipelines.api.operations import list_parameters
 from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, PlannedVerb, Verb, page_answer
 from pipelines.api.operations_serializers import HUGE
 from pipelines.api.shapes import Flag, Identifier, JsonObject, ListOf, Moment, Number, OneOf, Shape, Text, Whole
-from pipelines.filters import AnyId, AnyOf, ListFilter
 from pipelines.paging import number, page_of, read_cut
 from pipelines.schedules import Gap, Overlap, Rule
 from pipelines.states import SkipReason
 from recovery import backfills
 from recovery.backfill_plans import LISTED, MOST_TICKS, tick_json
 from recovery.backfill_world import MOST_CONCURRENT
+from recovery.filters import BackfillFilter, BackfillTickFilter
 from recovery.models import Backfill, BackfillOrder, BackfillTick, Reprocess
 from recovery.serializers import AgreementView
 from recovery.states import BackfillState, BackfillTickState
 
 WISHED = frozenset(backfills.Wish.__dataclass_fields__)
-
-
-class BackfillFilter(ListFilter):
-    """Backfills by trigger, pipeline and status."""
-
-    trigger = AnyId("trigger_id")
-    pipeline = AnyOf("trigger__pipeline__slug")
-    status = AnyOf("state", choices=BackfillState.values)
-
-
-class BackfillTickFilter(ListFilter):
-    """The ticks of a backfill by what became of them."""
-
-    status = AnyOf("state", choices=BackfillTickState.values)
 
 
 class BackfillRequest(PlannedVerb):

@@ -15,8 +15,7 @@ from pipelines.api.checkpoints import CheckpointFilter
 from pipelines.errors import Refusal
 from pipelines.filters import MOST_VALUES, ListFilter
 from pipelines.models import DeadLetter, Run
-from recovery.backfill_api import BackfillFilter, BackfillTickFilter
-from recovery.filters import OperationFilter
+from recovery.filters import BackfillFilter, BackfillTickFilter, OperationFilter
 from tests.cast import Api, Hand, Person
 
 StartRun = Callable[..., Run]

@@ -158,7 +158,7 @@ def things(
     pipeline, _ = catalog.save_pipeline(actor=admin, slug="nightly", name="Nightly")
     definition = {"slug": "nightly", "name": "Nightly", "stages": [{"name": "a", "handler": "Handler"}]}
     release, _ = releases.register_release(
-        actor=admin, pipeline=pipeline, environment=environment, definition=definition, activate=False
+        actor=admin, pipeline=pipeline, environment=environment, definition=definition, activate=True
     )
     policy = catalog.add_policy(
         actor=admin, name="calm", kind="timeout", match={}, rule={"seconds": 5}, status="paused"
