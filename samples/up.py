@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 WORKSPACE = "samples"
 ENVIRONMENT = "development"
 APPLICATIONS = ("fx", "billing")
+# The central bank publishes at about 16:00 on the days that it works; the day asked for is that of the tick, in Berlin.
+SCHEDULE = {"cron": "15 16 * * mon-fri", "timezone": "Europe/Berlin", "input": {"date": "{{local_date}}"}}
 HANDLERS = (f"samples.fx_daily@{WORKSPACE}/fx",)
 
 
 def seed(base_url: str) -> None:
-    """Make the workspace, the applications' keys and the release of fx-daily; what is there stays, unrecorded.
+    """Make the workspace, the applications' keys, the release of fx-daily and its trigger; what is there stays as it is.
 
     The superusers there are become admins of a new workspace: nobody else could see it. Runs are not made here: the
     applications create their own through the API, as applications do.
@@ -47,6 +49,7 @@ def seed(base_url: str) -> None:
         environment = workspace.environments.get(slug=ENVIRONMENT)
         _release(actor, environment)
         secrets = {name: _new_key(actor, environment, name) for name in APPLICATIONS}
+        _trigger(actor, environment)
     if secrets["fx"]:
         # Its runs were another database's.
         places.position_file().unlink(missing_ok=True)
@@ -90,6 +93,16 @@ def _release(actor: Actor, environment: Environment) -> None:
         actor=actor, slug=definition["slug"], name=definition["name"], description=definition["description"]
     )
     register_release(actor=actor, pipeline=pipeline, environment=environment, definition=definition, activate=True)
+
+
+def _trigger(actor: Actor, environment: Environment) -> None:
+    """The schedule of fx-daily, unless there is one, however somebody has set it since."""
+    from pipelines import triggers
+    from pipelines.models import Trigger
+
+    if not Trigger.objects.filter(environment=environment, pipeline__slug="fx-daily").exists():
+        place = {"pipeline": "fx-daily", "environment": environment.slug, "application": "fx"}
+        triggers.create(actor=actor, wanted={**place, **SCHEDULE})
 
 
 def _new_key(actor: Actor, environment: Environment, name: str) -> str | None:

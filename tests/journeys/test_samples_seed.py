@@ -12,7 +12,7 @@ from django.contrib.auth import get_user_model
 from recourse import IdempotencyConflict, OutcomeUnknown
 
 from pipelines import keys
-from pipelines.models import ApiKey, AuditEvent, Member, Release, Role, Workspace
+from pipelines.models import ApiKey, AuditEvent, Member, Release, Role, Trigger, Workspace
 from samples import feeder, places
 from samples.up import APPLICATIONS, seed
 
@@ -37,6 +37,9 @@ def test_a_seed_makes_what_the_samples_need_and_a_second_one_changes_nothing() -
     assert list(Member.objects.values_list("workspace", "user", "role")) == [(workspace.id, root.id, Role.ADMIN)]
     release = Release.objects.get(workspace=workspace)
     assert (release.pipeline.slug, release.environment.slug, release.status) == ("fx-daily", "development", "active")
+    trigger = Trigger.objects.get(workspace=workspace)
+    assert (trigger.name, trigger.cron, trigger.timezone) == ("fx-daily", "15 16 * * mon-fri", "Europe/Berlin")
+    assert (trigger.input, trigger.enabled, trigger.application.name) == ({"date": "{{local_date}}"}, True, "fx")
     for name in APPLICATIONS:
         holder = keys.find_key(secret_of(name))
         assert holder is not None
@@ -50,6 +53,7 @@ def test_a_seed_makes_what_the_samples_need_and_a_second_one_changes_nothing() -
     assert [secret_of(name) for name in APPLICATIONS] == secrets
     assert ApiKey.objects.count() == len(APPLICATIONS)
     assert Release.objects.count() == 1
+    assert Trigger.objects.count() == 1
 
 
 def test_a_key_of_another_database_is_replaced_and_its_runs_are_made_again() -> None:
