@@ -123,7 +123,7 @@ class Run(models.Model):
             models.Index(
                 fields=["updated_at"],
                 name="run_unfinished",
-                condition=~Q(status__in=sorted(TERMINAL_RUN)),
+                condition=~Q(status__in=sorted(TERMINAL_RUN)) & Q(held=False),
             ),
         ]
         triggers = [
