@@ -10,19 +10,24 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 
-from pipelines import dispatch, ledger, triggers
+from pipelines import creation, dispatch, ledger, releases, triggers
+from pipelines.creation import Place
+from pipelines.ids import new_id
 from pipelines.models import Application, Environment, Pipeline, Run, Tick, Trigger, Workspace
-from pipelines.releases import register_release
+from pipelines.schedules import Schedule
+from pipelines.sql import database_now
 from tests.cast import Person
 from tests.clock import Clock
 from tests.pipelines import schedule_oracle
 
 MakeTrigger = Callable[..., Trigger]
+Fill = Callable[..., ledger.Claims]
 
 
 def set_to(clock: Clock, at: str) -> datetime:
@@ -35,7 +40,9 @@ def set_to(clock: Clock, at: str) -> datetime:
 def release(pipeline: Pipeline, environment: Environment, actor: Any, stages: Sequence[dict[str, Any]]) -> None:
     """Puts a release of these stages in force."""
     definition = {"slug": pipeline.slug, "name": pipeline.name, "stages": list(stages)}
-    register_release(actor=actor, pipeline=pipeline, environment=environment, definition=definition, activate=True)
+    releases.register_release(
+        actor=actor, pipeline=pipeline, environment=environment, definition=definition, activate=True
+    )
 
 
 @pytest.fixture
@@ -66,6 +73,13 @@ def make_trigger(
 def run_pass() -> tuple[int, int]:
     """What the scheduler does each second: (ticks recorded, ticks decided)."""
     return ledger.record(), dispatch.dispatch_due()
+
+
+def turn_back(trigger: Trigger, **by: float) -> datetime:
+    """The trigger has last been recorded so long ago: what has come since is found by the next pass."""
+    since: datetime = database_now() - timedelta(**by)
+    Trigger.objects.filter(id=trigger.id).update(recorded_until=since, next_at=since)
+    return since
 
 
 def states(trigger: Trigger) -> dict[str, int]:
@@ -99,3 +113,27 @@ def assert_ledger_holds() -> None:
     assert set(ticks) == set(made)
     assert all((run.trigger_id, run.tick_at) == (ticks[at].trigger_id, ticks[at].at) for at, run in made.items())
     assert len({(run.trigger_id, run.tick_at) for run in made.values()}) == len(made), "a tick has two runs"
+
+
+@pytest.fixture
+def fill(place: Place) -> Fill:
+    """Claims the ticks of a window and makes their runs, as a backfill does: fill(trigger, since, until)."""
+
+    def claim(trigger: Trigger, since: datetime, until: datetime, reprocess: str = "none") -> ledger.Claims:
+        schedule = Schedule(trigger.cron, trigger.timezone)
+        ticks = [ledger.Wanted(due.at, due.local.isoformat(), due.rule, None) for due in schedule.between(since, until)]
+        with transaction.atomic():
+            managed = releases.managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
+            claims = ledger.claim(
+                trigger.id, ticks, backfill_id=new_id(), schedule=schedule, version=1, reprocess=reprocess
+            )
+            drafts = [
+                creation.managed_draft(
+                    place, managed, {}, run_id=one.run_id, origin=creation.Origin(trigger.id, one.at)
+                )
+                for one in claims.claimed
+            ]
+            creation.insert_runs(drafts, actor="ann")
+        return claims
+
+    return claim
