@@ -64,6 +64,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "approvals.screens.context.waiting_approvals",
+                "pipelines.console.context.frozen",
             ],
         },
     }

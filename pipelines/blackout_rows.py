@@ -21,6 +21,7 @@ from pipelines.access import RELEASE, Actor
 from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
 from pipelines.models import Blackout, BlackoutKind, Environment, Trigger, Workspace
+from pipelines.models.base import RecourseNow
 from pipelines.sql import database_now, query
 from pipelines.wake import Queue
 
@@ -67,10 +68,9 @@ def rows(workspace_id: uuid.UUID) -> QuerySet[Blackout]:
 
 
 def freezes(workspace_id: uuid.UUID) -> list[Blackout]:
-    """The freezes that hold now: the workspace's first, then the oldest."""
-    now = database_now()
-    found = rows(workspace_id).filter(is_freeze=True, enabled=True, starts_at__lte=now)
-    found = found.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now))
+    """The freezes that hold now: the workspace's first, then the oldest. One query."""
+    found = rows(workspace_id).filter(is_freeze=True, enabled=True, starts_at__lte=RecourseNow())
+    found = found.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=RecourseNow()))
     return sorted(found, key=lambda row: (row.environment_id is not None, row.created_at, row.id))
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pipelines.models import Attempt, Effect, Gate, Run, Stage
+from pipelines.blackouts import Active
+from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
 from pipelines.states import (
     CLAIMABLE_STAGE,
     OPERATOR_PAUSE,
@@ -71,6 +72,8 @@ class Surroundings:
     effects: Mapping[uuid.UUID, Sequence[Effect]] = field(default_factory=dict)  # by stage: open ones, oldest first
     paused_by: str = ""
     paused_at: datetime | None = None
+    blackout: Active | None = None  # what holds where the run is
+    lane: Lane | None = None  # the run's, while it holds the run
 
     @property
     def draining(self) -> int:
@@ -116,6 +119,8 @@ def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> li
     found = []
     if run.paused:
         found.append(Blocker(around.paused_by or PERSON, _pause(run, around), run.paused_until))
+    if run.held:
+        found.append(_held(run, around))
     by_position = {stage.position: stage for stage in stages}
     for stage in stages:
         if stage.state == StageState.FAILED and not stage.run_next_if_failed:
@@ -166,6 +171,24 @@ def _pause(run: Run, around: Surroundings) -> str:
     return f"paused by {around.paused_by or 'somebody'}{since}{why}; nothing is handed out{finishing}{until}"
 
 
+def _held(run: Run, around: Surroundings) -> Blocker:
+    """Its lane, or what closes that."""
+    if around.lane is not None and not around.lane.is_open:
+        what = "its backfill is paused" if around.lane.is_background else "its lane is closed"
+        return Blocker(PERSON, f"{what}; nothing of it begins until that is resumed")
+    if around.blackout is not None and not run.through_blackout:
+        return Blocker(*_blackout(around.blackout, "it waits to be let in"))
+    capacity = around.lane.capacity if around.lane is not None else None
+    most = f" lets in {capacity} at once" if capacity is not None else " lets it in"
+    owner = "its backfill" if around.lane is not None and around.lane.is_background else "its trigger"
+    return Blocker(ENGINE, f"waits for its turn: {owner}{most}", around.now)
+
+
+def _blackout(holds: Active, since: str) -> tuple[str, str, datetime | None]:
+    """Holder, cause and next look of what a blackout holds back."""
+    return (holds.by or PERSON) if holds.is_freeze else CLOCK, f"{since}; {holds.sentence()}", holds.until
+
+
 def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
     since = f"ready since {_time(stage.available_at)}"
     if stage.state == StageState.RETRY_SCHEDULED:
@@ -173,6 +196,8 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
     if run.paused:
         cause = f"{since}; handed out once the run is resumed"
         return _of(stage, around.paused_by or PERSON, cause, run.paused_until)
+    if around.blackout is not None and _waits_in_blackout(run, stage):
+        return _of(stage, *_blackout(around.blackout, since))
     registered = around.workers.get(stage.handler, ())
     able = sorted({one.worker for one in registered if not one.misses})
     if able:
@@ -182,6 +207,12 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
         return _of(stage, NO_WORKER, f"{since}; no live worker has registered the handler {stage.handler}")
     unable = _listed(sorted({f"{one.worker} {one.misses}" for one in registered}))
     return _of(stage, NO_WORKER, f"{since}; of those with the handler {stage.handler} none may pull it: {unable}")
+
+
+def _waits_in_blackout(run: Run, stage: Stage) -> bool:
+    """As `Moves` queues it: what begins a run, or is due to be tried again."""
+    begins = run.started_at is None or stage.state == StageState.RETRY_SCHEDULED
+    return begins and not run.through_blackout
 
 
 def _dispatched(stage: Stage, attempt: Attempt, now: datetime) -> Blocker:

@@ -14,8 +14,9 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 
-from pipelines import listing, policies
+from pipelines import blackouts, listing, policies
 from pipelines.access import Actor
+from pipelines.blackouts import Active
 from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
 from pipelines.errors import Refusal
 from pipelines.filters import RunFilter
@@ -27,6 +28,7 @@ from pipelines.models import (
     Effect,
     Event,
     Gate,
+    Lane,
     Policy,
     PolicyKind,
     PolicyStatus,
@@ -240,7 +242,16 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         effects=effects,
         paused_by=paused.actor if paused else "",
         paused_at=paused.at if paused else None,
+        blackout=_blackout(run, found),
+        lane=Lane.objects.filter(id=run.lane_id).first() if run.held and run.lane_id else None,
     )
+
+
+def _blackout(run: Run, found: Sequence[Stage]) -> Active | None:
+    """What holds where the run is, if that could hold it: claims ask for the place, lanes for the trigger too."""
+    if not run.held and not any(stage.state in CLAIMABLE_STAGE for stage in found):
+        return None
+    return blackouts.active(run.workspace_id, run.environment_id, run.trigger_id if run.held else None)
 
 
 # policies
