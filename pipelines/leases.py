@@ -102,7 +102,7 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
             JOIN pipelines_run r ON r.id = s.run_id
             JOIN pipelines_environment e ON e.id = r.environment_id
             LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
-            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused AND NOT r.held
+            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused
                 AND r.status NOT IN ('completed', 'failed', 'cancelled')
                 AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
                 AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
