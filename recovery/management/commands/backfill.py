@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -91,6 +92,10 @@ class Command(ConsoleCommand):
             steer.add_argument(f"--{verb}", type=_id, metavar="ID", help=f"{verb} a backfill that there is")
 
     def handle(self, *_: Any, **options: Any) -> None:
+        with self._interruptible():
+            self._act(options)
+
+    def _act(self, options: dict[str, Any]) -> None:
         for verb in ("resume", "cancel", "watch"):
             if options[verb] is not None:
                 self._steer(verb, options[verb], options)
@@ -145,21 +150,37 @@ class Command(ConsoleCommand):
 
         An interrupt pauses it; a second one ends at once and leaves it as it is.
         """
-        try:
-            with _shown(self.stderr, backfill, quiet=options["json"]) as show:
-                while backfill.state == BackfillState.RUNNING:
-                    backfills.carry_on()
-                    lanes.let_in([backfill.id])
-                    backfill = backfills.find(actor, backfill.id)
-                    show(backfills.progress(backfill))
-                    if backfill.state == BackfillState.RUNNING:
-                        time.sleep(LOOK_SECONDS)
+        with _shown(self.stderr, backfill, quiet=options["json"]) as show:
+            while backfill.state == BackfillState.RUNNING and not self._stopping.is_set():
+                backfills.carry_on()
+                lanes.let_in([backfill.id])
+                backfill = backfills.find(actor, backfill.id)
                 show(backfills.progress(backfill))
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+                if backfill.state == BackfillState.RUNNING:
+                    self._stopping.wait(LOOK_SECONDS)
+            show(backfills.progress(backfill))
+        if self._stopping.is_set() and backfill.state == BackfillState.RUNNING:
             self._leave(backfill, actor)
-            raise SystemExit(INTERRUPTED) from None
+            raise SystemExit(INTERRUPTED)
         return backfill
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """An interrupt is heeded between two steps, so that none is left half done; a second one ends at once."""
+        self._stopping = threading.Event()
+
+        def stop(*_: Any) -> None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            self._stopping.set()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _leave(self, backfill: Backfill, actor: Actor) -> None:
         again = f"manage.py backfill --resume {backfill.id} --by {actor.name}"
