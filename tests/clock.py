@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,15 @@ from psycopg.pq import TransactionStatus
 from pipelines import keyring
 
 SET_SHIFT = "SELECT set_config('recourse.clock_shift', %s, false)"
+UNKNOWN = timedelta.min  # no shift is ever this
+
+
+@dataclass
+class _Told:
+    """Which shift a server session has: in the transaction that runs, if it was told there, and without that one."""
+
+    outside: timedelta = timedelta()
+    inside: timedelta | None = None
 
 
 class Clock:
@@ -28,8 +38,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.shift = timedelta()
-        # What each server session is known to keep even when its current transaction is rolled back.
-        self._kept: weakref.WeakKeyDictionary[Any, timedelta] = weakref.WeakKeyDictionary()
+        self._told: weakref.WeakKeyDictionary[Any, _Told] = weakref.WeakKeyDictionary()
         self._wrapped: weakref.WeakSet[BaseDatabaseWrapper] = weakref.WeakSet()
 
     def advance(self, seconds: float = 0, **parts: float) -> None:
@@ -52,21 +61,41 @@ class Clock:
         own = weakref.ref(connection)
 
         def execute(run: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-            self._apply(own().connection)  # type: ignore[union-attr]
-            return run(sql, params, many, context)
+            session = own().connection  # type: ignore[union-attr]
+            self._apply(session)
+            try:
+                return run(sql, params, many, context)
+            finally:
+                if isinstance(sql, str) and sql.startswith("ROLLBACK"):
+                    self._undone(session)
 
         connection.execute_wrappers.append(execute)
 
     def _apply(self, session: Any) -> None:
-        status = session.info.transaction_status
-        if self._kept.get(session, timedelta()) == self.shift or status == TransactionStatus.INERROR:
+        """Tell the server session the shift unless it knows it: once a transaction, not before every statement."""
+        status = session.pgconn.transaction_status
+        if status == TransactionStatus.INERROR:
+            return
+        told = self._told.setdefault(session, _Told())
+        if status == TransactionStatus.IDLE and told.inside is not None:
+            # the transaction in which it was told has ended, one way or the other
+            told.outside = told.outside if told.inside == told.outside else UNKNOWN
+            told.inside = None
+        if self.shift == (told.outside if told.inside is None else told.inside):
             return
         # Straight through the driver: counts of Django's queries must not see it.
         with session.cursor() as cursor:
             cursor.execute(SET_SHIFT, [f"{self.shift.total_seconds()} seconds"])
-        # Set inside a transaction it may be undone with it, so it is not relied upon.
-        outside = status == TransactionStatus.IDLE and session.autocommit
-        self._kept[session] = self.shift if outside else timedelta.min
+        if status == TransactionStatus.IDLE and session.autocommit:
+            told.outside = self.shift
+        else:
+            told.inside = self.shift
+
+    def _undone(self, session: Any) -> None:
+        """Part of a transaction was rolled back, and perhaps what the session was told in it."""
+        told = self._told.get(session)
+        if told is not None and told.inside is not None:
+            told.inside = UNKNOWN
 
 
 CLOCK = Clock()

@@ -7,19 +7,11 @@ from collections import Counter
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.clock", "tests.services", "tests.cast", "tests.scheduled"]
+pytest_plugins = ["tests.clock", "tests.services", "tests.cast", "tests.scheduled", "tests.quick"]
 
 # how long an example takes says something of who else is at work on the machine, and nothing of the property
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quick_passwords() -> None:
-    """Hashing passwords slowly is a virtue that tests can do without."""
-    from django.conf import settings
-
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.hookimpl(trylast=True)

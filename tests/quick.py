@@ -1,0 +1,95 @@
+"""What makes tests quick and changes nothing that they could show: each replaces something slow by its like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# Kept as they are through the session: no test changes them, and making them anew takes longer than most tests.
+KEPT = {"django_migrations", "django_content_type", "auth_permission"}
+SMALL_BYTES = 1_000_000
+# As TRUNCATE does: whoever still writes is waited for. Triggers and foreign keys have no say.
+EMPTY = """DO $$
+DECLARE one text;
+BEGIN
+    PERFORM set_config('session_replication_role', 'replica', true);
+    LOCK TABLE {all_of_them} IN EXCLUSIVE MODE;
+    FOREACH one IN ARRAY ARRAY[{names}] LOOP
+        EXECUTE 'DELETE FROM ' || one;
+    END LOOP;
+END $$"""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_passwords() -> None:
+    """Hashing passwords slowly is a virtue that tests can do without."""
+    from django.conf import settings
+
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_chain_of_middleware() -> Iterator[None]:
+    """A test's client is made anew; what stands before the views is not, unless a setting changes.
+
+    Each chain looks at every static file there is, which takes longer than most requests.
+    """
+    from django.core.signals import setting_changed
+    from django.test.client import ClientHandler
+
+    load, kept = ClientHandler.load_middleware, []
+
+    def load_once(handler: ClientHandler, *arguments: bool) -> None:
+        if not kept:
+            load(handler, *arguments)
+            kept.append(handler._middleware_chain)
+        handler._middleware_chain = kept[0]
+
+    def forget(**_: object) -> None:
+        kept.clear()
+
+    ClientHandler.load_middleware = load_once
+    setting_changed.connect(forget)
+    yield
+    setting_changed.disconnect(forget)
+    ClientHandler.load_middleware = load
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_emptying() -> Iterator[None]:
+    """After a test that commits, rows are deleted where they are few.
+
+    Django's flush gives every table and index a new file, and makes the permissions anew.
+    """
+    from django.test import TransactionTestCase
+
+    flush = TransactionTestCase._fixture_teardown
+
+    def empty(case: Any) -> None:
+        if not _emptied():
+            flush(case)
+
+    TransactionTestCase._fixture_teardown = empty
+    yield
+    TransactionTestCase._fixture_teardown = flush
+
+
+def _emptied() -> bool:
+    """Whether the tables could be emptied this way: as a superuser, and with none that has grown."""
+    from django.db import connection
+
+    names = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    tables = [connection.ops.quote_name(name) for name in sorted(set(names) - KEPT)]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT current_setting('is_superuser') = 'on'"
+            " AND (SELECT max(pg_relation_size(name::regclass)) FROM unnest(%s::text[]) name) < %s",
+            [tables, SMALL_BYTES],
+        )
+        if not cursor.fetchone()[0]:
+            return False
+        names_sql = ", ".join("'" + table.replace("'", "''") + "'" for table in tables)
+        cursor.execute(EMPTY.format(all_of_them=", ".join(tables), names=names_sql))
+    return True
