@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from django.contrib import messages
@@ -84,7 +85,7 @@ class Look:
     weekdays = tuple(calendar.day_name)
     legend = tuple((fate, calendars.WORDS[fate]) for fate in calendars.WORST_FIRST)
 
-    @property
+    @cached_property
     def address(self) -> str:
         return reverse("console:backfill-planner", args=[self.trigger.id])
 
@@ -114,7 +115,8 @@ def planner(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
     actor = request.visit.actor
     trigger = trigger_queries.find_trigger(actor, trigger_id)
     now = database_now()
-    state = planner_state.read(request.GET, trigger, now, _missed(trigger))
+    names_window = request.GET.get("from") or request.GET.get("to") or request.GET.get("pick")
+    state = planner_state.read(request.GET, trigger, now, None if names_window else _missed(trigger))
     picked = planner_state.day_of(request.GET.get("pick", ""))
     if picked is not None:
         address = f"?{state.picking(picked).address()}"

@@ -130,6 +130,15 @@
     }
   });
 
+  // Days of a calendar: arrows move the focus by a day, or by a week.
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -7, ArrowDown: 7 }[event.key];
+    if (!step || !event.target.matches("[data-days] button")) return;
+    const days = all("[data-days] button");
+    const next = days[days.indexOf(event.target) + step];
+    if (next) { event.preventDefault(); next.focus(); }
+  });
+
   // Keys: single ones, and two in a row for going somewhere. No key does anything that has consequences.
   let first = "";
   document.addEventListener("keydown", (event) => {
