@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from approvals.transitions import decide_gate
-from pipelines import dispatch, ledger, retention, triggers
+from pipelines import creation, dispatch, ledger, retention, tick_inputs, triggers
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import Application, AuditEvent, Blackout, Environment, Lane, Release, Run, Tick, Trigger
@@ -112,7 +113,7 @@ def test_dry_run_and_creation_are_one_engine(
         "2026-03-29T22:30:00+00:00",
     ]
     done = backfills.start(asked, operator)
-    assert [run.tick_at.isoformat() for run in runs_of(done.backfill.id)] == seen
+    assert [run.tick_at and run.tick_at.isoformat() for run in runs_of(done.backfill.id)] == seen
     assert [one["tick_time"] for one in done.as_json()["ticks"]] == seen
 
 
@@ -202,11 +203,11 @@ def test_nobody_else_may_and_nothing_of_another_workspace_is_known(
     refused("not_found", lambda: backfills.preview(wish(trigger, *WINDOW), outsider.actor))
     refused("not_found", lambda: backfills.start(wish(trigger, *WINDOW), outsider.actor))
     for role in ("viewer", "approver"):
-        refused("permission_denied", lambda role=role: backfills.start(wish(trigger, *WINDOW), people[role].actor))
+        refused("permission_denied", partial(backfills.start, wish(trigger, *WINDOW), people[role].actor))
     done = backfills.start(wish(trigger, *WINDOW), people["release_manager"].actor)
     for verb in (backfills.pause, backfills.resume, backfills.cancel):
-        refused("not_found", lambda verb=verb: verb(done.backfill.id, outsider.actor))
-        refused("permission_denied", lambda verb=verb: verb(done.backfill.id, people["viewer"].actor))
+        refused("not_found", partial(verb, done.backfill.id, outsider.actor))
+        refused("permission_denied", partial(verb, done.backfill.id, people["viewer"].actor))
     assert Backfill.objects.get().state == "running"
 
 
@@ -241,7 +242,7 @@ def test_a_key_answers_with_the_first_backfill_and_stands_for_no_other_request(
     assert (first.replayed, again.replayed) == (False, True)
     assert again.as_json() == {**first.as_json(), "replayed": True}
     for other in (wish(trigger, *TEN_DAYS), wish(trigger, *WINDOW, max_concurrent=2)):
-        refused("recovery_idempotency_conflict", lambda other=other: backfills.start(other, operator, KEY))
+        refused("recovery_idempotency_conflict", partial(backfills.start, other, operator, KEY))
     admin = people["admin"].actor
     refused("recovery_idempotency_conflict", lambda: backfills.start(wish(trigger, *WINDOW), admin, KEY))
     assert Backfill.objects.count() == 1
@@ -287,6 +288,7 @@ def test_what_is_done_once_more_is_what_was_asked_for(
     assert (done.progress.total, done.progress.skipped) == (again, 4 - again)
     named = dict(Tick.objects.filter(trigger=trigger).values_list("at", "run"))
     for run in runs_of(done.backfill.id):
+        assert run.tick_at
         assert named[run.tick_at] == run.id
     assert named[at("2026-05-04T08:00:00+00:00")] == runs_of(first.backfill.id)[3].id
     assert_accounted_for(trigger)
@@ -297,7 +299,8 @@ def test_newest_first_begins_with_the_newest(trigger: Trigger, operator: Actor, 
     assert [run.held for run in runs_of(done.backfill.id)] == [True, True, False]
     begun = []
     while jobs := hand.pull():
-        begun.append(Run.objects.get(id=jobs[0].run_id).tick_at.day)
+        tick_at = Run.objects.get(id=jobs[0].run_id).tick_at
+        begun.append(tick_at and tick_at.day)
         hand.report(jobs[0])
     assert begun == [22, 21, 20]
 
@@ -334,6 +337,7 @@ def test_a_backfill_has_its_own_limit_whatever_the_schedule_says(
 def test_the_live_schedule_is_where_it_was(trigger: Trigger, operator: Actor, clock: Clock) -> None:
     """F86: last month is filled; the next live tick, and what is recorded, are as before."""
     before = Trigger.objects.values("recorded_until", "next_at", "version", "updated_at").get(id=trigger.id)
+    assert before["next_at"]
     done = backfills.start(wish(trigger, *WINDOW), operator)
     backfills.cancel(done.backfill.id, operator)
     backfills.start(wish(trigger, *WINDOW), operator)
@@ -376,7 +380,7 @@ def test_paused_it_lets_nothing_in_and_resumed_it_goes_on(trigger: Trigger, oper
     outcomes = AuditEvent.objects.filter(action__in=["backfill.pause", "backfill.resume"]).order_by("at")
     assert [event.outcome for event in outcomes] == ["allowed", "no_op", "allowed", "no_op"]
     for verb in (backfills.pause, backfills.resume, backfills.cancel):
-        refused("execution_state_invalid", lambda verb=verb: verb(done.backfill.id, operator))
+        refused("execution_state_invalid", partial(verb, done.backfill.id, operator))
 
 
 def test_cancelled_at_forty_percent_every_tick_is_done_or_cancelled_and_the_rest_can_be_filled(
@@ -505,7 +509,7 @@ def test_ticks_whose_input_is_too_large_fail_alone(
     trigger: Trigger, operator: Actor, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O54: the others are dispatched; the tick says why and is missed still."""
-    fill = backfill_work.tick_inputs.fill
+    fill = tick_inputs.fill
 
     def filled(template: Any, **told: Any) -> dict[str, Any]:
         if told["due"].at.day == 21:
@@ -513,7 +517,7 @@ def test_ticks_whose_input_is_too_large_fail_alone(
         return fill(template, **told)
 
     with monkeypatch.context() as patch:
-        patch.setattr(backfill_work.tick_inputs, "fill", filled)
+        patch.setattr(tick_inputs, "fill", filled)
         done = backfills.start(wish(trigger, *WINDOW), operator)
     told = done.as_json()
     assert [one["status"] for one in told["ticks"]] == ["dispatched", "failed", "dispatched"]
@@ -550,13 +554,13 @@ def test_a_fault_in_one_tick_of_a_batch_leaves_the_others_their_runs(
 ) -> None:
     """A null byte that one tick's input has, and no text in the database may have."""
     trigger = trigger_of(people["admin"].actor, environment, application)
-    real = backfill_work.creation.insert_runs
+    real = creation.insert_runs
 
     def inserted(drafts: Any, **told: Any) -> None:
         real([replace(one, name="a\x00b") if one.origin.tick_at.day == 3 else one for one in drafts], **told)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backfill_work.creation, "insert_runs", inserted)
+        patch.setattr(creation, "insert_runs", inserted)
         done = backfills.start(wish(trigger, *TEN_DAYS), operator)
     told = {one["tick_time"][8:10]: one for one in done.as_json()["ticks"]}
     assert told.pop("03")["status"] == "failed"
