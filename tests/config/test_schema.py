@@ -28,6 +28,7 @@ from config.wsgi import application
 from pipelines import catalog, keyring, keys, releases, triggers
 from pipelines.models import Application, Checkpoint, DeadLetter, Environment, Gate, KeyScope, Run
 from tests.cast import Hand, Person, Worker, stages_of
+from tests.pipelines.blackout_nights import on_dates
 from tests.recovery.stories import effect_of, in_review
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -93,6 +94,7 @@ def things(
         "release_id": str(release.id),
         "policy_id": str(policy.id),
         "trigger_id": str(trigger.id),
+        "blackout_id": str(on_dates(run.workspace, "2020-01-01").id),
         "rule_id": str(ApprovalRule.objects.create(workspace_id=run.workspace_id, name="x", kinds=["retry"]).id),
         "key_id": str(keyring.read(run.workspace_id).active),
         "checkpoint_id": str(Checkpoint.objects.filter(run=run).latest("sequence").id),

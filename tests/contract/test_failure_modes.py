@@ -386,7 +386,53 @@ def a_run_of_a_pipeline_with_nothing_in_force(house: House) -> Any:
     return house.application.post("/pipelines/idempotent", body)
 
 
+@reaches("blackout_active")
+def a_rerun_in_a_freeze(house: House) -> Any:
+    run_id = house.failed()
+    _freeze(house)
+    return house.rerun(run_id)
+
+
+@reaches("blackout_active")
+def a_retry_in_a_blackout_of_its_environment(house: House) -> Any:
+    house.start()
+    stage_id = house.end()["stageId"]
+    told = {"name": "a move", "kind": "period", "starts_at": "2020-01-01T00:00:00Z", "environment": "development"}
+    assert house.a("release_manager").post("/v1/blackouts", told).status_code == 201
+    return house.a("operator").post(f"/v1/stages/{stage_id}/retry", {"scope": "stage"})
+
+
+@reaches("blackout_active")
+def an_approval_in_a_freeze_of_what_was_asked_before(house: House) -> Any:
+    asked = _asked(house)
+    _freeze(house)
+    return _decide(house, asked)
+
+
+@reaches("stale_request")
+def a_freeze_changed_instead_of_lifted(house: House) -> Any:
+    return house.a("release_manager").patch(f"/v1/blackouts/{_freeze(house)}", {"enabled": False})
+
+
+def _freeze(house: House) -> str:
+    answer = house.a("release_manager").post("/v1/freeze", {"reason": "an incident"})
+    assert answer.status_code == 201, answer.content
+    frozen: str = answer.json()["id"]
+    return frozen
+
+
 # 413, 422
+
+
+@reaches("environment_unknown")
+def a_freeze_of_no_rung_of_the_ladder(house: House) -> Any:
+    return house.a("release_manager").post("/v1/freeze", {"reason": "r", "environment": "the-moon"})
+
+
+@reaches("timezone_invalid")
+def a_blackout_in_no_zone(house: House) -> Any:
+    told = {"name": "n", "kind": "dates", "dates": ["2026-12-24"], "timezone": "Mars/Olympus_Mons"}
+    return house.a("release_manager").post("/v1/blackouts", told)
 
 
 @reaches("payload_too_large")
@@ -635,7 +681,6 @@ LATER: dict[str, tuple[How, int, str]] = {
     "recipient_not_allowed": (_without_recipients, 400, "no stage declares where it may send to"),
     "artifact_immutable": (_without_artifacts, 404, "there are no artifacts"),
     "artifact_corrupt": (_without_artifacts, 404, "there are no artifacts"),
-    "blackout_active": (_without_triggers, 404, "there are no calendars"),
     "backfill_window_invalid": (_without_triggers, 404, "there are no backfills"),
     "backfill_too_many_ticks": (_without_triggers, 404, "there are no backfills"),
     "rate_limited": (_without_rates, 400, "the APIs have no rates; too many log-ins are told on the log-in's own page"),

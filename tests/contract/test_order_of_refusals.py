@@ -13,8 +13,8 @@ NOW = "0b7e3d1c-1111-4222-8333-444455556666"
 
 
 def test_a_rerun_is_refused_for_what_the_model_names_first(house: House) -> None:
-    """Model §5, last line: 401, 404, 403, the body, a repeat of the key, state, environment, integrity, disposition,
-    approval. What is refused makes no run."""
+    """Model §5, last line: 401, 404, 403, the body, a repeat of the key, state, a blackout, environment, integrity,
+    disposition, approval. What is refused makes no run."""
     there = House(house.clock, environment="production")
     other = there.failed()
     used = there.rerun(other, client_request_id=NOW)
@@ -50,7 +50,13 @@ def test_a_rerun_is_refused_for_what_the_model_names_first(house: House) -> None
     assert told(operator, environment="staging") == (409, "recovery_idempotency_conflict")
     assert told(operator, client_request_id=str(uuid.uuid4())) == (409, "execution_state_invalid")
     assert operator.post(f"/v1/executions/{run['id']}/cancel").status_code == 200
-    assert told(operator) == (409, "recovery_environment_mismatch")
+    frozen = there.a("release_manager").post("/v1/freeze", {"reason": "an incident"})
+    assert frozen.status_code == 201
+    assert told(operator) == (409, "blackout_active")
+    assert told(operator, override_reason=" ") == (400, "validation_error")
+    assert told(operator, override_reason="it cannot wait") == (409, "recovery_environment_mismatch")
+    assert there.a("release_manager").post("/v1/freeze/lift").status_code == 200
+    assert told(operator, override_reason=None) == (409, "recovery_environment_mismatch")
     assert told(operator, environment=None) == (409, "checkpoint_integrity_invalid")
 
     # a key that was revoked stays so: the rest of the way with a run that the new key has signed

@@ -11,6 +11,7 @@ from django.http import QueryDict
 
 from approvals.rules_api import RuleFilter
 from pipelines import list_filters, queries
+from pipelines.api.blackouts import BlackoutFilter
 from pipelines.api.checkpoints import CheckpointFilter
 from pipelines.errors import Refusal
 from pipelines.filters import MOST_VALUES, ListFilter
@@ -29,6 +30,7 @@ LISTS = {
     "pipelines": list_filters.PipelineFilter,
     "approval-rules": RuleFilter,
     "triggers": list_filters.TriggerFilter,
+    "blackouts": BlackoutFilter,
     "backfills": BackfillFilter,
 }
 each_list = pytest.mark.parametrize("name", LISTS)

@@ -17,6 +17,7 @@ from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage
 from recovery import backfills
 from tests.cast import Api, Hand, Person, stages_of
+from tests.pipelines.blackout_nights import on_dates
 from tests.recovery.stories import effect_of, in_review
 from tests.routes import every_route
 
@@ -76,6 +77,12 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "approval-rules"): VIEWERS,
     ("POST", "approval-rules"): ADMINS,
     ("PATCH", "approval-rules/<str:rule_id>"): ADMINS,
+    ("GET", "blackouts"): VIEWERS,
+    ("POST", "blackouts"): RELEASERS,
+    ("PATCH", "blackouts/<str:blackout_id>"): RELEASERS,
+    ("GET", "freeze"): VIEWERS,
+    ("POST", "freeze"): RELEASERS,
+    ("POST", "freeze/lift"): RELEASERS,
     ("GET", "triggers"): VIEWERS,
     ("POST", "triggers"): RELEASERS,
     ("GET", "triggers/<str:trigger_id>"): VIEWERS,
@@ -187,6 +194,7 @@ def things(
         "release_id": str(release.id),
         "policy_id": str(policy.id),
         "trigger_id": str(trigger.id),
+        "blackout_id": str(on_dates(run.workspace, "2020-01-01").id),
         "rule_id": str(ApprovalRule.objects.create(workspace_id=run.workspace_id, name="x", kinds=["retry"]).id),
         "key_id": str(keyring.read(application.workspace_id).active),
     }
