@@ -11,8 +11,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from pipelines import blackout_admin as blackout_admin  # registers its own
-from pipelines import catalog, credentials, keyring, trigger_admin  # noqa: F401 - it registers its own
+from pipelines import blackout_admin, catalog, credentials, keyring, trigger_admin  # noqa: F401 - two register their own
 from pipelines.access import Actor, person
 from pipelines.audit import audited, record
 from pipelines.audit_names import names_of

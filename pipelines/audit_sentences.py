@@ -136,6 +136,8 @@ NOUNS: dict[str, str] = {
     "audithead": "end of the audit chain",
     "auditpending": "audit event to be sealed",
     "auditseal": "seal of an audit event",
+    "backfill": "backfill",
+    "backfilltick": "tick of a backfill",
     "blackout": "blackout",
     "channel": "channel",
     "checkpoint": "checkpoint",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from pipelines.tenant_admin import TenantAdmin
-from recovery.models import EffectEvidence, Operation, Reconciliation
+from recovery.models import Backfill, BackfillTick, EffectEvidence, Operation, Reconciliation
 
 
 @admin.register(Operation)
@@ -29,3 +29,19 @@ class ReconciliationAdmin(TenantAdmin):
     found_by = ("pk", "run")
     list_display = ("id", "run_id", "stage_id", "effect_id", "outcome", "user", "at")
     list_select_related = ("user",)
+
+
+@admin.register(Backfill)
+class BackfillAdmin(TenantAdmin):
+    found_by = ("pk", "trigger")
+    list_display = ("id", "trigger", "state", "from_time", "to_time", "max_concurrent", "requested_by", "created_at")
+    list_select_related = ("trigger", "requested_by")
+
+
+@admin.register(BackfillTick)
+class BackfillTickAdmin(TenantAdmin):
+    """What backfills made of each tick of theirs."""
+
+    tenant = "backfill__workspace"
+    found_by = ("backfill", "run")
+    list_display = ("backfill_id", "at", "local_time", "rule", "state", "run", "error_code")

@@ -153,6 +153,7 @@ WAYS: dict[str, str] = {
     "admin application": SETTLES,
     "admin pipeline": SETTLES,
     "admin policy": SETTLES,
+    "admin trigger": SETTLES,
     "admin apikey": SETTLES,
     "admin personaltoken": "a token of one's own: with another's one could agree to what one asked for",
     "admin approvalrule": SETTLES,

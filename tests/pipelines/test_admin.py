@@ -20,7 +20,7 @@ from tests.cast import Hand, Person
 StartRun = Callable[..., Run]
 DEFINITIONS = {
     *("member", "environment", "application", "pipeline", "policy", "apikey", "personaltoken", "workspace"),
-    *("approvalrule", "channel", "notificationrule"),
+    *("approvalrule", "channel", "notificationrule", "trigger"),
 }
 OURS = [model for app in ("pipelines", "approvals", "recovery") for model in apps.get_app_config(app).get_models()]
 HISTORY = [model for model in OURS if model._meta.model_name not in DEFINITIONS]
