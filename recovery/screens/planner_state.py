@@ -22,6 +22,7 @@ from recovery.screens import calendars
 
 MOST_AT_ONCE = 1_000
 LONGEST = 200  # characters of any of them
+USUAL = {"max_concurrent": "1", "order": str(BackfillOrder.OLDEST), "reprocess": str(Reprocess.NONE)}
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 OVERRIDES = ("cron", "timezone", "gap", "overlap")
 FIELDS = ("from", "to", *OVERRIDES, "max_concurrent", "order", "reprocess", "month", "anchor")
@@ -62,7 +63,7 @@ class Planner:
     def address(self, **changed: str) -> str:
         """The query that says the same, with some of it otherwise; what is left out goes without saying."""
         told = {name: self.given.get(name, "") for name in FIELDS} | changed
-        return urlencode({name: value for name, value in told.items() if value})
+        return urlencode({name: value for name, value in told.items() if value and value != USUAL.get(name)})
 
     def carried(self) -> dict[str, str]:
         """The same for a form: a day that is not over yet ends where it was looked at."""
