@@ -12,6 +12,9 @@ up: install
 
 install: $(VENV)/.runtime $(VENV)/bin/recourse
 
+# Tests start dozens of processes; what is compiled is kept for the next one, also where the environment forbids it.
+test prove: export PYTHONDONTWRITEBYTECODE :=
+
 # Every test once on the embedded PostgreSQL; those that speak to the database again on a server, when one answers.
 test: lint
 	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
@@ -35,6 +38,7 @@ bench: $(VENV)/.development
 	$(PY) bench/approvals.py
 	$(PY) bench/recovery_time.py
 	$(PY) bench/schedules.py
+	$(PY) bench/triggers.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
 
