@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -25,6 +26,7 @@ from tests.config.console_process import ConsoleProcess, manage, processes_of, w
 
 pytestmark = [pytest.mark.embedded, pytest.mark.xdist_group("up")]
 
+EASTER = {f"2026-04-{day:02}" for day in (1, 2, 3, 6, 7, 8, 9, 10)}
 # Short, so that what a killed worker held comes back within the test.
 LEASE = {"RECOURSE_LEASE_SECONDS": "5"}
 UNFINISHED = "SELECT count(*) FROM pipelines_run WHERE status NOT IN ('completed', 'failed', 'cancelled')"
@@ -203,6 +205,7 @@ def test_sixty_days_arrive_once_each_though_services_fail_and_a_worker_is_killed
     assert {day: revision for day, revision in database.own("published.sqlite", PUBLISHED) if day in jumps} == (
         dict.fromkeys(jumps, 1)
     )
+    fill_the_spring(console, database)
     rows = database.rows(DAYS)
 
     database.close()
@@ -245,6 +248,47 @@ def judge_the_jumps(console: ConsoleProcess, database: Database, runs: set[str])
         letter = next(letter for letter in letters if letter["error_code"] == "MISSING_REQUIRED_DATA")
         answer = operator.post(f"/v1/dead-letters/{letter['id']}/discard", json={"reason": "no rates on this day"})
         assert answer.status_code == 200, answer.text
+
+
+def fill_the_spring(console: ConsoleProcess, database: Database) -> None:
+    """As in the guide: three weeks of working days around Easter 2026, with a change of clocks. Two of them are bank
+    holidays: their runs fail, an operator skips the fetch, and the runs come to their end (O49, O53, O56)."""
+    days = sorted({f"2026-03-{day}" for day in (23, 24, 25, 26, 27, 30, 31)} | EASTER)
+    window = ("fx-daily", "--from=2026-03-23T00:00+01:00", "--to=2026-04-10T23:59+02:00", "--by=olga")
+    looked = manage(database.data_dir, "backfill", *window, "--dry-run", "--json")
+    ticks = json.loads(looked.stdout)["ticks"]
+    assert [tick["local_time"] for tick in ticks] == [
+        f"{day}T16:15:00+0{1 if day < '2026-03-29' else 2}:00" for day in days
+    ]
+    done = manage(database.data_dir, "backfill", *window, "--max-concurrent=3", "--reason=never fetched", timeout=180)
+    assert done.returncode == 3, done.stderr
+    assert "completed with failures: 13 of 15 completed, 2 failed" in done.stdout
+    made = dict(database.rows("SELECT to_char(tick_at, 'YYYY-MM-DD'), id FROM pipelines_run WHERE lane_id IS NOT NULL"))
+    assert sorted(made) == days
+    failed = {day: run for day, run in made.items() if str(run) in done.stdout}
+    assert sorted(failed) == ["2026-04-03", "2026-04-06"], "Good Friday and Easter Monday"
+
+    issued = manage(database.data_dir, "issue_token", "--user=olga", "--workspace=samples", "--role=operator")
+    headers = {"Authorization": f"Bearer {issued.stdout.strip()}"}
+    with httpx.Client(base_url=console.url, headers=headers, timeout=20) as operator:
+        for run in failed.values():
+            failure = operator.get(f"/v1/executions/{run}").json()["failure"]
+            assert failure["code"] == "MISSING_REQUIRED_DATA"
+            answer = operator.post(f"/v1/stages/{failure['stage_id']}/skip", json={"reason": "no fixing"})
+            assert (answer.status_code, answer.json()["stage_status"]) == (200, "skipped")
+        completed = "SELECT count(*) FROM pipelines_run WHERE id = ANY(%s) AND status = 'completed'"
+        wait_until(lambda: database.one(completed, list(made.values())) == 15, why="the skipped days did not end")
+        again = operator.post(
+            "/v1/triggers/backfill",
+            json={
+                "trigger_binding_id": operator.get("/v1/triggers").json()["results"][0]["id"],
+                "from_time": "2026-03-23T00:00:00+01:00",
+                "to_time": "2026-04-10T23:59:00+02:00",
+            },
+        ).json()
+        assert (again["total_ticks"], again["skipped"], again["status"]) == (0, 15, "completed")
+    sent = dict(database.own("published.sqlite", PUBLISHED))
+    assert {day for day in days if day in sent} == set(days) - failed.keys()
 
 
 def create(console: ConsoleProcess, key: str, handler: str) -> str:
