@@ -22,6 +22,18 @@ BEGIN
 END $$"""
 
 
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> None:
+    """The test database answers a commit before it is on disk, as the embedded one of the tests does."""
+    from django.db import connection
+
+    with django_db_blocker.unblock():
+        with connection.cursor() as cursor:
+            name = connection.ops.quote_name(connection.settings_dict["NAME"])
+            cursor.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+        connection.close()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quick_passwords() -> None:
     """Hashing passwords slowly is a virtue that tests can do without."""

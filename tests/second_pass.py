@@ -10,15 +10,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from config.environment import BY_NAME
+from config.environment import BASE_DIR, BY_NAME
 
-SELECTED = "not embedded and not browser and not prove"
+SELECTED = "not embedded and not browser and not once and not prove"
+# All that it asks of the database it makes up from the documents, and only to read it takes seconds.
+MADE_UP = "tests/config/test_schema.py"
 DATABASE_FIXTURES = {"db", "transactional_db", "live_server"}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if collection_path == BASE_DIR / MADE_UP else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from tests.contract.conftest import url_of_test_database, web_server
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import attempts, output, status
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("kills")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.xdist_group("kills")]
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
 WORKER = "import tests.journeys.page_handlers; from recourse import Worker; Worker(concurrency=1, wait_seconds=1).run()"

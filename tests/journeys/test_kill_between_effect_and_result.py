@@ -33,7 +33,7 @@ from tests.journeys.ledger import LEDGER, MARKS, Ledger
 from tests.pipelines.engine import attempts, stage, states, status
 from tests.pipelines.test_executor_celery import Console
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("kills")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.xdist_group("kills")]
 StartRun = Callable[..., Run]
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 600

@@ -16,7 +16,7 @@ from tests.cast import Person
 from tests.contract.conftest import url_of_test_database, web_server
 from tests.engine_model.invariants import assert_invariants
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("kills")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.xdist_group("kills")]
 STAGES = [
     {"stageName": "scope", "approval": {"when": "after", "approverRole": "approver"}},
     {"stageName": "correctness", "effectMode": "external", "effectProtocol": "intent"},

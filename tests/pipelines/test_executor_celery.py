@@ -25,7 +25,7 @@ from tests.pipelines.engine import attempts, status
 from tests.pipelines.executor_handlers import FOLDER
 from tests.services import database_url
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 StartRun = Callable[..., Run]
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 60

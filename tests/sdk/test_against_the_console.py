@@ -44,7 +44,7 @@ from tests.contract.conftest import url_of_test_database, web_server
 from tests.sdk.conftest import eventually
 from tests.verbs import pause_run, resume_run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 Web = tuple[str, subprocess.Popen[bytes]]
 
