@@ -111,12 +111,21 @@ class Stages(Generic[A]):
         scope: str = "stage",
         input: str | None = None,  # noqa: A002
         acknowledge_effects: bool | None = None,
+        override_reason: str | None = None,
         dry_run: bool = False,
         plan_digest: str | None = None,
         client_request_id: str | None = None,
     ) -> A:
-        """Runs the stage again in a new epoch; `scope` is `stage` or `stage_and_downstream`."""
-        body = _given(scope=scope, reason=reason, input=input, acknowledge_effects=acknowledge_effects)
+        """Runs the stage again in a new epoch; `scope` is `stage` or `stage_and_downstream`. While a blackout holds it
+        needs an `override_reason`.
+        """
+        body = _given(
+            scope=scope,
+            reason=reason,
+            input=input,
+            acknowledge_effects=acknowledge_effects,
+            override_reason=override_reason,
+        )
         return self._send(_verb(f"v1/stages/{_id(stage_id)}/retry", body, dry_run, plan_digest, client_request_id))
 
     def skip(
@@ -229,6 +238,7 @@ class Executions(Generic[A]):
         environment: str | None = None,
         actor_ref: str | None = None,
         reason: str | None = None,
+        override_reason: str | None = None,
         dry_run: bool = False,
         plan_digest: str | None = None,
         client_request_id: str | None = None,
@@ -238,6 +248,7 @@ class Executions(Generic[A]):
 
         Answers the new run's `execution_id`, or `status: "awaiting_approval"`; `dry_run` the plan. A plan that changed
         since `plan_digest` raises `PlanChanged`; effects that may repeat `OperatorReviewRequired`, `RecoveryDenied`.
+        While a blackout holds it needs an `override_reason`.
         """
         body = _given(
             from_step_id=from_step_id,
@@ -245,6 +256,7 @@ class Executions(Generic[A]):
             environment=environment,
             actor_ref=actor_ref,
             reason=reason,
+            override_reason=override_reason,
         )
         path = f"v1/executions/{_id(execution_id)}/rerun"
         return self._send(_verb(path, body, dry_run, plan_digest, client_request_id))
@@ -257,12 +269,19 @@ class Executions(Generic[A]):
         environment: str | None = None,
         freeze_release: bool | None = None,
         reason: str | None = None,
+        override_reason: str | None = None,
         dry_run: bool = False,
         plan_digest: str | None = None,
         client_request_id: str | None = None,
     ) -> A:
         """A new run out of an ended one, from the beginning. `freeze_release` is a recorded hint. Else as `rerun`."""
-        body = _given(flow_slug=flow_slug, environment=environment, freeze_release=freeze_release, reason=reason)
+        body = _given(
+            flow_slug=flow_slug,
+            environment=environment,
+            freeze_release=freeze_release,
+            reason=reason,
+            override_reason=override_reason,
+        )
         path = f"v1/executions/{_id(execution_id)}/replay"
         return self._send(_verb(path, body, dry_run, plan_digest, client_request_id))
 

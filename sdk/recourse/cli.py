@@ -74,7 +74,7 @@ WHAT_TO_DO = {
     "operator_review_required": "somebody else with the right decides about it: recourse approval decide",
     "recovery_denied": "nobody overrides this; the reasons say what contradicts",
     "gate_denied": "a rejected gate is final in its run: rerun or replay opens it anew",
-    "blackout_active": "wait for the end of the blackout",
+    "blackout_active": "wait for its end, or say why it cannot wait with --override-reason",
     "rate_limited": "wait a little",
 }
 
@@ -198,6 +198,7 @@ def _add_execution_verbs(verbs: Any) -> None:
     for fork in (rerun, replay):
         fork.add_argument("--environment", help="only the source's own is taken")
         fork.add_argument("--flow-slug", help="only the source's own is taken")
+        fork.add_argument("--override-reason", help="start it although a blackout holds; kept with the act")
         _add_common(fork)
 
 

@@ -46,6 +46,7 @@ def lines_of_fork(answer: Answer) -> list[str]:
 def lines_of_plan(plan: Answer) -> list[str]:
     """A plan, group by group; groups with nothing in them are left out."""
     lines = [f"plan of {plan.get('kind', 'the verb')} for {plan.get('execution_id')}; nothing was changed"]
+    lines += _blackout(plan.get("blackout"))
     for name, title in (("kept", "kept"), ("run_again", "run again"), ("then", "then")):
         lines += _group(title, [_line(one) for one in plan.get(name) or ()])
     lines += _group("added by the release", list(plan.get("added") or ()))
@@ -56,6 +57,14 @@ def lines_of_plan(plan: Answer) -> list[str]:
     lines += [f"disposition: {plan.get('disposition')}"]
     lines += [f"  {reason.get('text') or reason.get('code')}" for reason in plan.get("reasons") or ()]
     return [*lines, f"digest: {plan.get('plan_digest')}"]
+
+
+def _blackout(holds: Answer | None) -> list[str]:
+    if not holds:
+        return []
+    kind = "freeze" if holds.get("is_freeze") else "blackout"
+    until = f"until {holds['until']}" if holds.get("until") else "with no end in sight"
+    return [f"held back by the {kind} {holds.get('name')}, {until}; to start it all the same takes --override-reason"]
 
 
 def lines_of_preview(answer: Answer) -> list[str]:

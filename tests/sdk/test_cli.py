@@ -143,6 +143,20 @@ def test_a_dry_run_shows_the_plan(server: ProtocolServer, say: Say) -> None:
     assert "removed" not in said.out
 
 
+def test_what_a_blackout_holds_back_says_so_and_starts_with_a_reason(server: ProtocolServer, say: Say) -> None:
+    holds = {"name": "the move", "is_freeze": True, "until": None}
+    answers(server, "replay", 200, PLAN | {"blackout": holds})
+    said = say("replay", ID, "--dry-run")
+    assert "held back by the freeze the move, with no end in sight" in said.out
+    answers(server, "replay", *problem(409, "blackout_active", blackout=holds))
+    said = say("replay", ID)
+    assert said.status == 2
+    assert "--override-reason" in said.err
+    answers(server, "replay", 201, FORK)
+    assert say("replay", ID, "--override-reason", "it cannot wait").status == 0
+    assert server.bodies("/replay")[-1] == {"override_reason": "it cannot wait"}
+
+
 def test_waiting_for_somebody_is_an_end_of_its_own(server: ProtocolServer, say: Say) -> None:
     answers(server, "rerun", 202, FORK | {"status": "awaiting_approval", "execution_id": None})
     said = say("rerun", ID)
