@@ -39,6 +39,8 @@ bench: $(VENV)/.development
 	$(PY) bench/recovery_time.py
 	$(PY) bench/schedules.py
 	$(PY) bench/triggers.py
+	$(PY) bench/backfills.py
+	$(PY) bench/backfill_pages.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
 

@@ -36,7 +36,7 @@ class Known(NamedTuple):
 
     state: str
     reason: str
-    run: uuid.UUID | None
+    run: str | None
     run_status: str
 
 
@@ -45,7 +45,7 @@ class Occasion(NamedTuple):
 
     due: Due
     previous: datetime | None
-    run: uuid.UUID | None
+    run: str | None
     why: str  # it is filled; blank: it is left alone
 
 
@@ -204,7 +204,7 @@ def tick_json(
     local_time: str,
     rule: str,
     status: str,
-    run: uuid.UUID | None = None,
+    run: uuid.UUID | str | None = None,
     *,
     reason: str = "",
     error: Mapping[str, str] | None = None,
@@ -221,16 +221,16 @@ def tick_json(
 
 
 def occasions(
-    dues: Iterable[Due], previous: datetime | None, known: Mapping[datetime, Known], reprocess: str
+    dues: Iterable[Due], previous: datetime | None, known: Mapping[int, Known], reprocess: str
 ) -> list[Occasion]:
-    """The ticks of a window, oldest first. `previous` is the tick before the first.
+    """The ticks of a window, oldest first. `previous` is the tick before the first; `known` goes by seconds since 1970.
 
     A tick is missed when the ledger has no run for it, whatever the reason.
     """
     found: list[Occasion] = []
     find = known.get
     for due in dues:
-        tick = find(due.at)
+        tick = find(int(due.at.timestamp()))
         if tick is None:
             found.append(Occasion(due, previous, None, NOT_RECORDED))
         elif tick.run is None:

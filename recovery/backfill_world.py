@@ -199,10 +199,12 @@ def _too_many(most: int) -> Refusal:
     return Refusal("backfill_too_many_ticks", message, errors={"max_ticks": [message]})
 
 
-def _known(asked: Asked) -> dict[datetime, Known]:
-    """What the ledger has of the window, whichever schedule made it."""
+def _known(asked: Asked) -> dict[int, Known]:
+    """What the ledger has of the window, whichever schedule made it, by whole seconds: as plain numbers and texts, for
+    there may be very many."""
     rows = planned(
-        "SELECT k.at, k.state, k.reason, k.run, coalesce(r.status, '') FROM pipelines_tick k"
+        "SELECT extract(epoch FROM k.at)::bigint, k.state, k.reason, k.run::text, coalesce(r.status, '')"
+        " FROM pipelines_tick k"
         " LEFT JOIN pipelines_run r ON r.id = k.run WHERE k.trigger_id = %s AND k.at BETWEEN %s AND %s",
         [asked.trigger_id, asked.from_time, asked.to_time],
     )

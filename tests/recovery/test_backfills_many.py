@@ -1,0 +1,96 @@
+"""Backfills of very many ticks, and what their counters say after everything went wrong."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from pipelines import lanes
+from pipelines.access import Actor
+from pipelines.models import Application, Environment, Run, Tick, Trigger
+from pipelines.transitions import cancel_run
+from recovery import backfills
+from recovery.models import Backfill
+from tests.cast import Hand, Person, stages_of
+from tests.recovery.backfilled import assert_accounted_for, runs_of, states, trigger_of, wish
+from tests.verbs import retry_stage
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def trigger(people: dict[str, Person], environment: Environment, application: Application) -> Trigger:
+    return trigger_of(people["admin"].actor, environment, application, cron="* * * * *")
+
+
+@pytest.fixture
+def operator(people: dict[str, Person]) -> Actor:
+    return people["operator"].actor
+
+
+def test_five_thousand_ticks_are_all_accounted_for(trigger: Trigger, operator: Actor) -> None:
+    """F104: more than any buffer holds. The request answers at once; the sweep makes what is left."""
+    window = ("2026-05-01T00:00:00+00:00", "2026-05-04T11:19:00+00:00")
+    done = backfills.start(wish(trigger, *window, max_ticks=5_000, max_concurrent=3), operator)
+    assert (done.progress.total, done.status) == (5_000, "running")
+    assert states(done.backfill.id) == {"pending": 5_000}
+    while backfills.carry_on(seconds=1.0)["filled"]:
+        pass
+    assert states(done.backfill.id) == {"dispatched": 5_000}
+    assert Run.objects.filter(lane_id=done.backfill.id).count() == 5_000
+    assert Tick.objects.filter(trigger=trigger, state="dispatched", backfill=done.backfill.id).count() == 5_000
+    found = backfills.progress(done.backfill)
+    assert (found.active, found.held, found.pending) == (3, 4_997, 0)
+
+
+def test_how_far_it_is_costs_as_many_statements_however_many_ticks(trigger: Trigger, operator: Actor) -> None:
+    """F115: one statement counts, whatever there is to count."""
+    few = backfills.start(wish(trigger, "2026-05-01T00:00:00+00:00", "2026-05-01T00:01:00+00:00"), operator)
+    many = backfills.start(wish(trigger, "2026-05-02T00:00:00+00:00", "2026-05-02T00:59:00+00:00"), operator)
+    costs = []
+    for done in (few, many):
+        with CaptureQueriesContext(connection) as asked:
+            backfills.progress(done.backfill)
+        costs.append(len(asked))
+    assert costs[0] == costs[1] <= 3
+
+
+def test_after_chaos_the_counters_are_what_the_runs_are(trigger: Trigger, operator: Actor, hand: Hand) -> None:
+    """F116: failures, retries, cancels and a cancelled backfill; what is told is what is there."""
+    chance = random.Random(116)
+    window = ("2026-05-01T00:00:00+00:00", "2026-05-01T01:19:00+00:00")
+    done = backfills.start(wish(trigger, *window, max_concurrent=9), operator)
+    for _ in range(12):
+        for job in hand.pull(5):
+            how = chance.choice(["succeeded", "failed", "left"])
+            if how == "failed":
+                hand.report(job, "failed", error_code="BUSINESS_REJECTED", retryable=False)
+            elif how == "succeeded":
+                hand.report(job)
+        unfinished = Run.objects.filter(lane_id=done.backfill.id).exclude(
+            status__in=["completed", "failed", "cancelled"]
+        )
+        cancel_run(chance.choice(list(unfinished)).id, actor=operator, reason="chaos")
+        failed = Run.objects.filter(lane_id=done.backfill.id, status="failed").first()
+        if failed is not None and chance.random() < 0.5:
+            retry_stage(stages_of(failed)[0].id, actor=operator, reason="again")
+        lanes.let_in()
+        backfills.carry_on()
+        assert_counters(done.backfill)
+    backfills.cancel(done.backfill.id, operator)
+    assert_counters(done.backfill)
+    assert_accounted_for(trigger)
+
+
+def assert_counters(backfill: Backfill) -> None:
+    """Counted once more, row by row."""
+    found = backfills.progress(backfill)
+    assert dict(found.ticks) == states(backfill.id)
+    named = set(backfill.ticks.filter(state="dispatched").values_list("run", flat=True))
+    stand = Counter("held" if run.held else run.status for run in runs_of(backfill.id) if run.id in named)
+    assert dict(found.runs) == dict(stand)
+    assert found.total == found.pending + found.held + found.active + found.ended
