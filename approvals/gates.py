@@ -71,7 +71,7 @@ class Held:
 class Given:
     """What an operation would hand to its stage, word for word; its plan holds the digest of it alone."""
 
-    what: str  # input | output
+    what: str  # input | output | override_reason
     text: str
 
 

@@ -146,7 +146,7 @@ class GatePreview(Shape):
 class GivenView(Shape):
     """What who asks wrote for the stage, in full; a plan holds the digest of it alone."""
 
-    what = OneOf(("input", "output"))
+    what = OneOf(("input", "output", "override_reason"))
     text = Text(blank=True)
 
 

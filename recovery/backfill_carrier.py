@@ -37,7 +37,8 @@ class BackfillCarrier:
         return backfills.as_planned(backfills.plan_again(_of(request)), _asked(request))
 
     def given(self, request: ApprovalRequest) -> Given | None:
-        return None
+        told = _of(request).override_reason
+        return Given("override_reason", told) if told else None
 
     def plan_again(self, request: ApprovalRequest) -> Planned:
         return self.preview(request)

@@ -211,6 +211,8 @@ def _glance(run: Run, row: tuple[Any, ...], end: str) -> Glance:
         why = "paused" if run.pause_reason == OPERATOR_PAUSE else f"paused: {run.pause_reason}"
     elif run.status == RunStatus.COMPLETED:
         stage = ""
+    elif run.held:
+        why = "held until it is its turn"
     elif state == StageState.NEEDS_RECONCILIATION:
         why = f"{trouble}; what it did outside is unknown"
     elif state == StageState.FAILED:

@@ -94,7 +94,7 @@ def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
         "plan_refusal": "" if actor.may(FORK) else missing_right(actor, FORK, "start a backfill"),
         "tab": "triggers",
     }
-    return show(request, "triggers/trigger.html", context, part="triggers/_ledger.html")
+    return show(request, "triggers/trigger.html", context)
 
 
 def lines_of(triggers: list[Trigger]) -> list[Line]:

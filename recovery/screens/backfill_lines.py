@@ -52,8 +52,8 @@ def warnings(plan: Json) -> Iterator[Step]:
     if blackout := plan.get("blackout"):
         why = f": {blackout['reason']}" if blackout.get("reason") else ""
         until = f", until {_utc(blackout['until'])}" if blackout.get("until") else ""
-        kind = "freeze" if blackout.get("is_freeze") else "blackout"
-        yield Step("blocked", "Blackout now", f"nothing starts: {kind} {blackout['name']}{why}{until}")
+        word = "Frozen now" if blackout.get("is_freeze") else "Blackout now"
+        yield Step("blocked", word, f"{blackout['name']}{why}{until}; nothing starts without a reason of its own")
     if handlers := plan.get("without_worker"):
         text = f"no live worker has {listed(handlers)}: runs wait until one comes"
         yield Step("blocked", "No worker", text)

@@ -209,13 +209,25 @@ def test_a_blackout_now_asks_for_its_reason_first(
     """O57, contract §4."""
     blackout_rows.declare(actor=people["admin"].actor, reason="year end close")
     page = operator.get(planner_of(trigger), WINDOW)
-    assert "Blackout now" in text_of(page)
+    assert "Frozen now" in text_of(page)
     assert 'name="override_reason"' in page.content.decode()
     refused = operator.post(f"{planner_of(trigger)}start/", form_of(page))
     assert refused.status_code == 409
     assert not Backfill.objects.exists()
     operator.post(f"{planner_of(trigger)}start/", form_of(page) | {"override_reason": "agreed with treasury"})
     assert Backfill.objects.get().override_reason == "agreed with treasury"
+
+
+def test_whoever_is_to_agree_reads_why_it_may_start_in_a_blackout(
+    operator: Visitor, browse: Browse, people: dict[str, Person], trigger: Trigger
+) -> None:
+    """Nobody agrees to words that they could not read."""
+    ApprovalRule.objects.create(workspace_id=trigger.workspace_id, name="backfills", kinds=["backfill"])
+    blackout_rows.declare(actor=people["admin"].actor, reason="year end close")
+    form = form_of(operator.get(planner_of(trigger), WINDOW))
+    operator.post(f"{planner_of(trigger)}start/", form | {"override_reason": "agreed with treasury"})
+    page = browse(people["approver"]).get(f"/console/approvals/{Backfill.objects.get().id}/")
+    assert "The override reason that was written for it agreed with treasury" in text_of(page)
 
 
 # agreement
