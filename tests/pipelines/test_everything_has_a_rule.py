@@ -191,6 +191,7 @@ TASKS = {
     "pipelines.tasks.seal_audit": ENGINE,
     "pipelines.tasks.retention": ENGINE,
     "pipelines.tasks.execute_ready": ENGINE,
+    "pipelines.tasks.run_schedules": ENGINE,
     "approvals.tasks.tell": ENGINE,
     "approvals.tasks.forget_deliveries": ENGINE,
     "recovery.tasks.carry_on": ENGINE,
