@@ -356,7 +356,7 @@ def answer(backfill: Backfill, *, replayed: bool = False, listed: int | None = N
 
 def pause(backfill_id: uuid.UUID, actor: Actor, reason: str = "") -> Answer:
     """Lets nothing more in; what is in goes on. Again it changes nothing."""
-    with _steered(backfill_id, actor, "pause", STEER, reason) as (backfill, entry):
+    with _steered(backfill_id, actor, "backfill.pause", STEER, reason) as (backfill, entry):
         if _moves(backfill, "pause", entry, is_done=backfill.state == BackfillState.PAUSED):
             lanes.set_lane(backfill.id, is_open=False)
     return answer(backfill, listed=0)
@@ -364,7 +364,7 @@ def pause(backfill_id: uuid.UUID, actor: Actor, reason: str = "") -> Answer:
 
 def resume(backfill_id: uuid.UUID, actor: Actor, reason: str = "", override_reason: str = "") -> Answer:
     """Lets its runs in again. In a blackout only with a reason, which then holds for all of its runs."""
-    with _steered(backfill_id, actor, "resume", STEER, reason) as (backfill, entry):
+    with _steered(backfill_id, actor, "backfill.resume", STEER, reason) as (backfill, entry):
         trigger = trigger_of(backfill)
         if _moves(backfill, "resume", entry, is_done=backfill.state == BackfillState.RUNNING):
             if blackouts.require_open(
@@ -381,7 +381,7 @@ def resume(backfill_id: uuid.UUID, actor: Actor, reason: str = "", override_reas
 def cancel(backfill_id: uuid.UUID, actor: Actor, reason: str = "") -> Answer:
     """Makes and lets in nothing more: ticks that have no run get none, held runs are cancelled, and the ledger has
     their ticks back as they were; what is in goes on. Again it changes nothing."""
-    with _steered(backfill_id, actor, "cancel", CANCEL, reason) as (backfill, entry):
+    with _steered(backfill_id, actor, "backfill.cancel", CANCEL, reason) as (backfill, entry):
         if backfill.state == BackfillState.AWAITING_APPROVAL:
             detail = "it awaits approval: who asked for it withdraws the request, anybody else rejects it"
             raise Refusal("execution_state_invalid", detail)
@@ -413,13 +413,13 @@ def close(backfill: Backfill) -> None:
 
 @contextmanager
 def _steered(
-    backfill_id: uuid.UUID, actor: Actor, verb: str, capability: str, reason: str
+    backfill_id: uuid.UUID, actor: Actor, action: str, capability: str, reason: str
 ) -> Iterator[tuple[Backfill, Entry]]:
     """One transaction for a verb on a locked backfill, and its audit event."""
     found = find(actor, backfill_id)
     told: dict[str, Any] = {"backfill": str(backfill_id), "trigger": found.trigger.name}
     told["environment"] = found.trigger.environment.slug
-    with audited(actor, f"backfill.{verb}", reason=reason, **told) as entry:
+    with audited(actor, action, reason=reason, **told) as entry:
         actor.require(capability)
         yield cast(Backfill, lock(found.id)), entry
 

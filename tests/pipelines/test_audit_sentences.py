@@ -205,6 +205,8 @@ RERUN = {"environment": "production", "flow_slug": "nightly-billing", "from_step
 CALM = "rerun: 1 approver within 7 days"
 ONE, TWO = {"role": "approver", "count": 1}, {"role": "release_manager", "count": 2}
 REQUEST = {"operation": "o-1", "kind": "rerun", "round": 1}
+FILLED = {"trigger": "fx-daily", "environment": "production"}
+WINDOW = {"from_time": "2026-05-20T08:00:00+00:00", "to_time": "2026-05-22T08:00:00+00:00"}
 
 
 @pytest.mark.parametrize(
@@ -213,6 +215,27 @@ REQUEST = {"operation": "o-1", "kind": "rerun", "round": 1}
         (
             event("run.pause", run=RUN, reason="the bank is\n closed", data={"until": "2026-12-01T06:00:00+00:00"}),
             "ann paused nightly-billing in production until 2026-12-01T06:00:00+00:00: the bank is closed",
+        ),
+        (
+            event("backfill.start", data={**FILLED, **WINDOW, "ticks": 3, "skipped": 1}, reason="the feed was down"),
+            "ann backfilled the trigger fx-daily in production from 2026-05-20T08:00:00+00:00 to"
+            " 2026-05-22T08:00:00+00:00 (3 ticks, 1 left as they are): the feed was down",
+        ),
+        (
+            event("backfill.start", data={**FILLED, "ticks": 1, "status": "awaiting_approval", "approvals": [ONE]}),
+            "ann asked to backfill the trigger fx-daily in production (1 tick); it waits for one approver",
+        ),
+        (
+            event("backfill.resume", data={**FILLED, "override_reason": "month end"}),
+            "ann resumed the backfill of the trigger fx-daily in production; in spite of any blackout: month end",
+        ),
+        (
+            event("backfill.cancel", NO_OP, data=FILLED),
+            "ann asked to cancel the backfill of the trigger fx-daily in production; nothing changed",
+        ),
+        (
+            event("operation.reject", on_behalf_of="bob", data={**FILLED, "kind": "backfill"}, reason="not now"),
+            "ann rejected bob's backfill of the trigger fx-daily in production: not now",
         ),
         (
             event("run.rerun", run=RUN, data=RERUN, after={"target": str(MADE)}, reason="again"),

@@ -17,10 +17,11 @@ from pipelines.states import (
     RUN_NO_OPS,
     RUN_VERBS,
     STAGE_MOVES,
+    TICK_MOVES,
     RunStatus,
 )
 from recovery.carriers import FOLLOWS
-from recovery.states import OPERATION_MOVES
+from recovery.states import BACKFILL_MOVES, OPERATION_MOVES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explain" / "state-machines.md").read_text(encoding="utf-8")
 
@@ -41,6 +42,8 @@ def section(title: str) -> str:
         ("Dead letter", DEAD_LETTER_MOVES),
         ("Operation", OPERATION_MOVES),
         ("Request", REQUEST_MOVES),
+        ("Tick", TICK_MOVES),
+        ("Backfill", BACKFILL_MOVES),
         ("Delivery", DELIVERY_MOVES),
     ],
 )
