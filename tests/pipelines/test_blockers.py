@@ -15,7 +15,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from approvals.transitions import decide_gate
-from pipelines import queries, sweeps
+from pipelines import lanes, queries, sweeps
 from pipelines.blockers import Blocker
 from pipelines.creation import Place
 from pipelines.models import Attempt, Effect, Environment, Gate, Member, Run, WorkerSession, Workspace
@@ -23,6 +23,9 @@ from pipelines.states import EffectClass, EffectState
 from pipelines.transitions import cancel_run
 from tests.cast import Api, Hand, Person, Worker, stages_of
 from tests.clock import Clock
+from tests.laned import hold, open_lane
+from tests.pipelines.blackout_nights import period
+from tests.scheduled import MakeTrigger
 from tests.verbs import pause_run
 
 pytestmark = pytest.mark.django_db
@@ -426,3 +429,32 @@ def _queries(run: Run) -> int:
     with CaptureQueriesContext(connection) as captured:
         found(run)
     return len(captured)
+
+
+# what a lane or a blackout holds
+
+
+def test_a_held_run_waits_for_its_turn_its_lane_or_the_end_of_a_blackout(
+    make_trigger: MakeTrigger, workspace: Workspace, clock: Clock
+) -> None:
+    """O55, contract §4."""
+    trigger = make_trigger()
+    lane = open_lane(trigger, 2)
+    held = hold(trigger, lane, 3)[-1]
+    turn = found(held)[0]
+    assert (turn.holder, turn.cause, turn.stage) == (
+        "the engine",
+        "waits for its turn: its backfill lets in 2 at once",
+        "",
+    )
+    assert turn.next_look is not None
+    period(workspace, "2020-01-01T00:00:00", None, name="the freeze", trigger=trigger)
+    closed = found(held)[0]
+    assert closed.holder == "the clock"
+    assert closed.cause.startswith("it waits to be let in; nothing starts: blackout 'the freeze'")
+    Run.objects.filter(id=held.id).update(through_blackout=True)
+    assert found(held)[0].cause == turn.cause
+    lanes.set_lane(lane, is_open=False)
+    paused = found(held)[0]
+    assert (paused.holder, paused.next_look) == ("a person", None)
+    assert paused.cause == "its backfill is paused; nothing of it begins until that is resumed"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from pipelines import blackout_rows
 from pipelines.access import Actor
 from pipelines.keys import issue_key
 from pipelines.listen import listener
@@ -230,3 +231,18 @@ def test_a_pull_gets_nothing_more_once_its_key_has_ended(
     assert not Attempt.objects.exists()
     _, other = issue_key(application, environment)
     assert [job["pipelineId"] for job in new_worker("other", key=other).pull()] == [str(run.id)]
+
+
+def test_a_freeze_that_is_lifted_wakes_who_waited_for_what_it_held(
+    pull: Callable[..., Future[Any]], worker: Worker, start_run: Start, people: dict[str, Person]
+) -> None:
+    """Contract §4: what was made in the freeze wakes nobody before, and is handed out at once then."""
+    actor = people["release_manager"].actor
+    blackout_rows.declare(actor=actor, reason="an incident")
+    answer = pull(worker)
+    wait_for(1)
+    run = start_run("first")
+    with pytest.raises(TimeoutError):
+        answer.result(0.5)
+    blackout_rows.lift(actor=actor)
+    assert [job["pipelineId"] for job in jobs_of(answer)] == [str(run.id)]

@@ -154,7 +154,7 @@ def test_what_a_blackout_holds_back_says_so_and_starts_with_a_reason(server: Pro
     assert "--override-reason" in said.err
     answers(server, "replay", 201, FORK)
     assert say("replay", ID, "--override-reason", "it cannot wait").status == 0
-    assert server.bodies("/replay")[-1] == {"override_reason": "it cannot wait"}
+    assert server.bodies("/replay")[-1]["override_reason"] == "it cannot wait"
 
 
 def test_waiting_for_somebody_is_an_end_of_its_own(server: ProtocolServer, say: Say) -> None:
