@@ -74,7 +74,7 @@ class BackfillCarrier:
         update(backfill)
 
     def close(self, request: ApprovalRequest, action: str, *, actor: Actor | None) -> None:
-        backfills.close(_of(request))
+        backfills.close(_of(request), actor)
 
     def told(self, request: ApprovalRequest) -> Carried:
         return _carried(_of(request))

@@ -344,7 +344,8 @@ def cancel_held(backfill_id: uuid.UUID) -> int:
             "SELECT 1 FROM pipelines_tick WHERE trigger_id = %s AND at = ANY(%s) ORDER BY at FOR NO KEY UPDATE",
             [backfill.trigger_id, ats],
         )
-        moves = Moves.lock([run_id for run_id, _ in held], actor=backfill.requested_by.get_username())
+        by = backfill.cancelled_by.get_username() if backfill.cancelled_by else ""
+        moves = Moves.lock([run_id for run_id, _ in held], actor=by)
         ending = [run for run in moves.runs.values() if run.held and not run.is_terminal]
         for run in ending:
             moves.end_run(run, RunStatus.CANCELLED, reason=backfill.cancel_reason or "its backfill was cancelled")

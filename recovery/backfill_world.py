@@ -182,7 +182,7 @@ def schedule_of(asked: Asked) -> Schedule:
 
 def _occasions(asked: Asked, max_ticks: int | None) -> list[Occasion]:
     schedule = schedule_of(asked)
-    most = min(max(max_ticks or LISTED, LISTED), MOST_TICKS)
+    most = min(max_ticks or LISTED, MOST_TICKS)
     dues = list(islice(schedule.between(asked.from_time, asked.to_time), most + 1))
     if len(dues) > most:
         raise _too_many(most)
@@ -195,7 +195,7 @@ def _too_many(most: int) -> Refusal:
     if most == MOST_TICKS:
         message = f"the window has more than {MOST_TICKS} ticks, the most that one backfill fills; take a shorter one"
     else:
-        message = f"the window has more than {most} ticks; allow them with max_ticks, up to {MOST_TICKS}"
+        message = f"the window has more than {most} ticks; allow more with max_ticks, up to {MOST_TICKS}"
     return Refusal("backfill_too_many_ticks", message, errors={"max_ticks": [message]})
 
 

@@ -125,9 +125,10 @@ def preview(wish: Wish, actor: Actor) -> Plan:
 def start(wish: Wish, actor: Actor, key: str = "", plan_digest: str = "") -> Answer:
     """Fills what the trigger missed in the window, or asks others whether it may; nothing to fill is an answer too.
 
-    Up to `AT_ONCE` ticks the runs are there when this returns; beyond, the sweep makes them. The same key for the same
-    request answers with the first one's backfill (`replayed`); for another it is `recovery_idempotency_conflict`.
-    Refused besides: as `backfill_world`; a blackout that nobody gave a reason for (`blackout_active`); `plan_changed`.
+    Up to `AT_ONCE` ticks the runs are there when this returns; beyond, the sweep makes them, and the first `LISTED` are
+    listed. The same key for the same request answers with the first one's backfill (`replayed`); for another it is
+    `recovery_idempotency_conflict`. Refused besides: as `backfill_world`; a blackout that nobody gave a reason for
+    (`blackout_active`); `plan_changed`.
     """
     trigger = trigger_queries.find_trigger(actor, wish.trigger_id)
     with audited(actor, "backfill.start", reason=wish.reason, **_told(trigger, wish)) as entry:
@@ -386,7 +387,7 @@ def cancel(backfill_id: uuid.UUID, actor: Actor, reason: str = "") -> Answer:
             detail = "it awaits approval: who asked for it withdraws the request, anybody else rejects it"
             raise Refusal("execution_state_invalid", detail)
         if _moves(backfill, "cancel", entry, is_done=backfill.state == BackfillState.CANCELLED):
-            backfill.cancel_reason = reason
+            backfill.cancel_reason, backfill.cancelled_by_id = reason, actor.user_id
             update(backfill)
             execute(
                 "UPDATE recovery_backfilltick SET state = 'cancelled' WHERE backfill_id = %s AND state = 'pending'",
@@ -400,9 +401,10 @@ def cancel(backfill_id: uuid.UUID, actor: Actor, reason: str = "") -> Answer:
     return answer(backfill, listed=0)
 
 
-def close(backfill: Backfill) -> None:
-    """Others did not agree, or it was taken back: nothing of it was done."""
+def close(backfill: Backfill, actor: Actor | None) -> None:
+    """Others did not agree, it was taken back, or its time was over: nothing of it was done."""
     move(backfill, "cancel")
+    backfill.cancelled_by_id = actor.user_id if actor else None
     backfill.finished_at = database_now()
     update(backfill)
     execute(

@@ -55,6 +55,9 @@ class Backfill(models.Model):
     plan = models.JSONField(null=True, help_text="what was judged and shown: counts and a digest of all its ticks")
     plan_digest = models.CharField(max_length=64, blank=True)
     cancel_reason = models.TextField(blank=True)
+    cancelled_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+", help_text="none where time did it"
+    )
     created_at = models.DateTimeField(db_default=RecourseNow())
     updated_at = models.DateTimeField(db_default=RecourseNow())
     started_at = models.DateTimeField(null=True)

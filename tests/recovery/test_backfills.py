@@ -14,7 +14,7 @@ from approvals.transitions import decide_gate
 from pipelines import creation, dispatch, ledger, retention, tick_inputs, triggers
 from pipelines.access import Actor
 from pipelines.errors import Refusal
-from pipelines.models import Application, AuditEvent, Blackout, Environment, Lane, Release, Run, Tick, Trigger
+from pipelines.models import Application, AuditEvent, Blackout, Environment, Event, Lane, Release, Run, Tick, Trigger
 from pipelines.transitions import cancel_run
 from recovery import backfill_work, backfills
 from recovery.models import Backfill
@@ -190,6 +190,8 @@ def test_exactly_as_many_ticks_as_may_be_are_taken(trigger: Trigger, operator: A
     asked = wish(trigger, *window, cron="* * * * *")
     refused("backfill_too_many_ticks", lambda: backfills.preview(asked, operator))
     assert backfills.preview(replace(asked, max_ticks=1_001), operator).total_ticks == 1_001
+    refused("backfill_too_many_ticks", lambda: backfills.preview(replace(asked, max_ticks=1_000), operator))
+    refused("backfill_too_many_ticks", lambda: backfills.preview(wish(trigger, *WINDOW, max_ticks=2), operator))
     fewer = replace(asked, to_time=at("2026-05-20T16:39:00+00:00"))
     assert backfills.preview(fewer, operator).total_ticks == 1_000
     assert len(backfills.preview(fewer, operator).answer()["ticks"]) == 1_000
@@ -384,14 +386,16 @@ def test_paused_it_lets_nothing_in_and_resumed_it_goes_on(trigger: Trigger, oper
 
 
 def test_cancelled_at_forty_percent_every_tick_is_done_or_cancelled_and_the_rest_can_be_filled(
-    trigger: Trigger, operator: Actor, hand: Hand
+    trigger: Trigger, operator: Actor, hand: Hand, people: dict[str, Person]
 ) -> None:
     """F82: nothing is stranded, and a new backfill over the same window works."""
     done = backfills.start(wish(trigger, *TEN_DAYS), operator)
     for _ in range(4):
         hand.report(hand.take())
     running = hand.take()
-    told = backfills.cancel(done.backfill.id, operator, "enough")
+    told = backfills.cancel(done.backfill.id, people["admin"].actor, "enough")
+    ended = Event.objects.filter(run__lane_id=done.backfill.id, kind="run.cancelled")
+    assert set(ended.values_list("actor", "reason")) == {(people["admin"].user.username, "enough")}
     assert told.status == "cancelled"
     assert states(done.backfill.id) == {"dispatched": 5, "cancelled": 5}
     assert [run.status for run in runs_of(done.backfill.id)] == ["completed"] * 4 + ["running"] + ["cancelled"] * 5
