@@ -157,8 +157,7 @@ def _form(request: ScreenRequest, blackout: Blackout | None) -> HttpResponse:
         "errors": dict(refusal.errors or {}) if refusal else {},
         "kinds": [kind for kind in KINDS if blackout is None or kind[0] == blackout.kind],
         "days": [(str(number), name) for number, name in enumerate(DAYS) if name],
-        "environments": _environments(actor.workspace_id),
-        "triggers": list(Trigger.objects.filter(workspace_id=actor.workspace_id).order_by("name", "id")[:MOST]),
+        "places": _places(actor.workspace_id),
         "tab": "blackouts",
     }
     return show(request, "triggers/blackout_form.html", context, status=refusal.status if refusal else 200)
@@ -245,6 +244,16 @@ def _moment(text: str, name: str, timezone: str) -> datetime | None:
         return wall_times.read(text, timezone) if text else None
     except (ValueError, OverflowError):
         raise missing(name, wall_times.ways(timezone)) from None
+
+
+def _places(workspace_id: uuid.UUID) -> list[tuple[str, str]]:
+    """Where a blackout may hold."""
+    triggers = Trigger.objects.filter(workspace_id=workspace_id).order_by("name", "id").values_list("id", "name")
+    return [
+        ("", "the whole workspace"),
+        *((f"environment:{slug}", f"only {slug}") for slug in _environments(workspace_id)),
+        *((f"trigger:{trigger_id}", f"only ticks of {name}") for trigger_id, name in triggers[:MOST]),
+    ]
 
 
 def _slug(chosen: str) -> str | None:

@@ -24,7 +24,7 @@ def fates(trigger: Trigger, schedule: Schedule, first: date, last: date, now: da
         f"""
         SELECT width_bucket(t.at, %(edges)s::timestamptz[]), CASE
             WHEN t.state = 'failed' THEN '{FAILED}' WHEN t.state = 'skipped' THEN '{MISSED}'
-            WHEN t.state = 'due' OR r.status IS NULL AND t.run IS NULL THEN '{ACTIVE}'
+            WHEN t.state = 'due' THEN '{ACTIVE}'
             WHEN r.status IS NULL THEN '{COMPLETED}' -- gone by retention, which only takes what has ended
             WHEN r.status IN ('failed', 'cancelled', 'completed') THEN r.status ELSE '{ACTIVE}' END AS fate, count(*)
         FROM pipelines_tick t LEFT JOIN pipelines_run r ON r.id = t.run

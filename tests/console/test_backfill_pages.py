@@ -8,6 +8,8 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from approvals.models import ApprovalRule
 from pipelines import blackout_rows, lanes
@@ -335,6 +337,30 @@ def test_a_run_says_which_trigger_tick_and_backfill_made_it(
     assert f'href="/console/backfills/{made.id}/"' in page.content.decode()
     told = unescape(text_of(page))
     assert "Tick Fri 05-22 08:00" in told
+
+
+def test_pages_cost_the_same_however_many_ticks_there_are(
+    operator: Visitor, trigger: Trigger, people: dict[str, Person]
+) -> None:
+    """F115."""
+
+    def count(address: str, **query: str) -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(address, query).status_code == 200
+        return len(queries)
+
+    few = backfills.start(wish(trigger, START, END), people["operator"].actor).backfill
+    many = backfills.start(wish(trigger, "2026-01-01T00:00Z", "2026-04-30T00:00Z"), people["operator"].actor).backfill
+    for part in ("", "ticks/"):
+        count(f"/console/backfills/{few.id}/{part}")
+        few_asked = count(f"/console/backfills/{few.id}/{part}")
+        assert count(f"/console/backfills/{many.id}/{part}") == few_asked, part
+    few_asked = count(planner_of(trigger), **{"from": "2026-06-01", "to": "2026-06-03"})
+    assert count(planner_of(trigger), **{"from": "2026-01-01", "to": "2026-09-30"}) == few_asked
+    few_asked = count("/console/backfills/")
+    for _ in range(5):
+        backfills.start(wish(trigger, START, END), people["operator"].actor)
+    assert count("/console/backfills/") == few_asked
 
 
 def test_another_workspaces_backfill_is_not_there(

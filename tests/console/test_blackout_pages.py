@@ -9,9 +9,10 @@ from html import unescape
 import pytest
 
 from pipelines import blackout_rows
-from pipelines.models import AuditEvent, Blackout, Environment
+from pipelines.models import Application, AuditEvent, Blackout, Environment
 from tests.cast import Person
 from tests.console.conftest import Visitor, text_of
+from tests.recovery.backfilled import trigger_of
 
 pytestmark = pytest.mark.django_db
 
@@ -63,7 +64,10 @@ def test_who_may_not_declare_a_freeze_is_told_so_and_changes_nothing(operator: V
     assert not Blackout.objects.exists()
 
 
-def test_a_weekly_blackout_is_made_and_changed_and_its_mistakes_are_named_at_their_fields(manager: Visitor) -> None:
+def test_a_weekly_blackout_is_made_and_changed_and_its_mistakes_are_named_at_their_fields(
+    manager: Visitor, people: dict[str, Person], environment: Environment, application: Application
+) -> None:
+    trigger = trigger_of(people["admin"].actor, environment, application)
     form = {
         "name": "Night batch",
         "kind": "weekly",
@@ -76,13 +80,15 @@ def test_a_weekly_blackout_is_made_and_changed_and_its_mistakes_are_named_at_the
     assert wrong.status_code == 422
     assert "Europe/Berlin" in unescape(text_of(wrong)), "what was meant is offered"
     assert 'value="Night batch"' in wrong.content.decode()
-    form["timezone"] = "Europe/Berlin"
+    form |= {"timezone": "Europe/Berlin", "where": f"trigger:{trigger.id}"}
     wrong = manager.post("/console/blackouts/new/", form)
     assert "Is needed for the kind weekly" in text_of(wrong)
+    assert f'value="trigger:{trigger.id}" selected' in wrong.content.decode(), "what was chosen stays"
     assert manager.post("/console/blackouts/new/", form | {"from_time": "25:00", "days": ["1"]}).status_code == 400
     assert not Blackout.objects.exists()
     manager.post("/console/blackouts/new/", form | {"days": ["1", "2", "3", "4", "5"]})
     made = Blackout.objects.get()
+    assert made.trigger == trigger
     assert (made.days, made.from_time, made.to_time) == ([1, 2, 3, 4, 5], time(22), time(6))
     told = unescape(text_of(manager.get("/console/blackouts/")))
     assert "Monday to Friday, 22:00 to 06:00 the next day, Europe/Berlin time" in told
