@@ -40,7 +40,7 @@ from recovery.models import BackfillOrder, Reprocess
 from recovery.states import BACKFILL
 
 MOST_CONCURRENT = 1_000
-SAMPLED_RUNS = 50  # by whose length an estimate is made
+SAMPLED_RUNS = 500  # among which those are looked for by whose length an estimate is made
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +221,13 @@ def _around(asked: Asked, trigger: Trigger, release: Managed, total: int) -> Aro
 
 
 def mean_seconds(trigger: Trigger) -> float | None:
-    """How long the newest completed runs of the pipeline took on average; None where there are none."""
+    """How long the pipeline's runs took on average, of the newest that its application completed there; None where
+    there are none."""
     rows = query(
-        "SELECT extract(epoch FROM avg(finished_at - started_at))::float FROM (SELECT finished_at, started_at"
-        " FROM pipelines_run WHERE pipeline_id = %s AND environment_id = %s AND status = 'completed'"
-        " AND started_at IS NOT NULL AND created_at > recourse_now() - interval '90 days'"
-        " ORDER BY created_at DESC, id DESC LIMIT %s) newest",
-        [trigger.pipeline_id, trigger.environment_id, SAMPLED_RUNS],
+        "SELECT extract(epoch FROM avg(took))::float FROM (SELECT pipeline_id, finished_at - started_at AS took"
+        " FROM pipelines_run WHERE application_id = %s AND environment_id = %s AND status = 'completed'"
+        " ORDER BY created_at DESC, id DESC LIMIT %s) newest WHERE pipeline_id = %s",
+        [trigger.application_id, trigger.environment_id, SAMPLED_RUNS, trigger.pipeline_id],
     )
     found: float | None = rows[0][0]
     return found

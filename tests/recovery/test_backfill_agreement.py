@@ -18,6 +18,7 @@ from pipelines.paging import Cut
 from recovery import backfills
 from recovery.models import Backfill
 from tests.approvals.asked import agree, reject, rounds, rule
+from tests.approvals.notified import channel_of, rule_of, sent
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
 from tests.recovery.backfilled import assert_accounted_for, finish, pipeline_of, runs_of, states, trigger_of, wish
@@ -192,17 +193,22 @@ def test_the_inbox_and_its_api_tell_what_it_is_about(
     assert (event.data["trigger"], event.data["environment"], event.run) == ("rates", "production", None)
 
 
-def test_a_message_says_what_is_to_be_backfilled(asked: Backfill, trigger: Trigger) -> None:
-    notice = Notice.objects.get(subject=asked.id)
-    assert notice.run is None
-    taken = [
-        notices.Taken(notice.id, notice.workspace, notice.kind, None, None, notice.subject, notice.data, notice.at)
-    ]
-    place = notices._places(taken)[notice.id]
-    assert (place.run, place.environment, place.is_protected, place.pipeline) == ("rates", "production", True, "rates")
-    content = notices._content(taken[0], place, notices._asked(taken)[asked.id])
-    assert "backfill rates in production" in content["sentence"]
-    assert content["link"].startswith(f"/console/approvals/{asked.id}/")
+def test_messages_say_what_is_to_be_backfilled(
+    trigger: Trigger, workspace: Workspace, operator: Actor, approver: Actor
+) -> None:
+    """Rules for its environment and pipeline want them; the link leads to the page on which it is decided."""
+    rule_of(workspace, environments=["protected"], pipelines=["rates"])
+    rule_of(workspace, "elsewhere", channel=channel_of(workspace, "other"), environments=["staging"])
+    done = backfills.start(wish(trigger, *WINDOW), operator)
+    notices.take_up()
+    reject(done.backfill.id, approver, "no")
+    notices.take_up()
+    first, second = sent()
+    assert first["sentence"].startswith(f"{operator.name} asks for agreement to backfill rates in production")
+    assert first["link"].startswith(f"/console/approvals/{done.backfill.id}/")
+    assert (first["execution_id"], first["environment"], first["pipeline"]) == (None, "production", "rates")
+    assert "backfill rates in production" in second["sentence"]
+    assert not Notice.objects.exists()
 
 
 def test_an_agreed_backfill_runs_to_its_end(asked: Backfill, approver: Actor, trigger: Trigger) -> None:
