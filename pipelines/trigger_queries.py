@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
+from typing import Any
 
 from django.db.models import QuerySet
 
@@ -118,15 +119,19 @@ def standing(triggers: Collection[Trigger]) -> dict[uuid.UUID, Standing]:
     rows = {row[0]: row[1:] for row in told}
     ticks = Tick.objects.in_bulk([row[1] for row in rows.values() if row[1] is not None])
     share = WALKED // max(1, len(triggers))
+    ahead: dict[tuple[Any, ...], list[Due]] = {}  # triggers that are due alike are looked ahead of once
     found = {}
     for trigger in triggers:
         if trigger.id not in rows:
             continue
         now, last_id, status, counted, first, latest, blackout = rows[trigger.id]
         room = min(share, MOST_MISSED + 1 - counted)
+        alike = (schedule_of(trigger), trigger.starts_at, trigger.ends_at)
+        if alike not in ahead:
+            ahead[alike] = upcoming(trigger, now)
         overdue = [due.at for due in islice(unrecorded(trigger, now), room)]
         found[trigger.id] = Standing(
-            next_ticks=upcoming(trigger, now),
+            next_ticks=ahead[alike],
             last_tick=ticks.get(last_id),
             last_status=status,
             missed=min(MOST_MISSED, counted + len(overdue)),
