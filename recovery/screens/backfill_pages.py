@@ -25,11 +25,10 @@ from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.models import Run
 from pipelines.paging import page_of, read_cut
 from pipelines.schedules import Due, Schedule
-from pipelines.sql import planned
 from pipelines.states import TERMINAL_RUN, RunStatus
 from pipelines.zones import zone
 from recovery import backfills
-from recovery.backfills import Progress
+from recovery.backfill_progress import Progress, failures
 from recovery.filters import BackfillFilter, BackfillTickFilter
 from recovery.models import Backfill, BackfillOrder, BackfillTick
 from recovery.screens import backfill_lines
@@ -66,10 +65,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A tick that came to nothing: its run failed, or could not be made."""
+    """A tick that came to nothing: its run could not be made, failed or was cancelled."""
 
     at: datetime
-    run: uuid.UUID | None
+    run: str | None
     code: str
     message: str
 
@@ -251,7 +250,7 @@ def _look(backfill: Backfill) -> Look:
     holds = None
     if backfill.state in (BackfillState.RUNNING, BackfillState.PAUSED) and not backfill.override_reason:
         holds = blackouts.active(backfill.workspace_id, trigger.environment_id, trigger.id)
-    troubles = _troubles(backfill) if found.failed or found.runs.get(RunStatus.FAILED) else []
+    troubles = _troubles(backfill) if found.troubled else []
     active = _active(backfill) if found.active else []
     told = (
         backfill.state,
@@ -284,19 +283,10 @@ def _segments(found: Progress) -> list[Segment]:
 
 
 def _troubles(backfill: Backfill) -> list[Trouble]:
-    rows = planned(
-        """
-        (SELECT t.at, NULL::uuid, t.error_code, t.error_message FROM recovery_backfilltick t
-            WHERE t.backfill_id = %(backfill)s AND t.state = 'failed' ORDER BY t.at LIMIT %(first)s)
-        UNION ALL (SELECT t.at, r.id, r.failure_code, r.failure_message
-            FROM recovery_backfilltick t JOIN pipelines_run r ON r.id = t.run
-            WHERE t.backfill_id = %(backfill)s AND t.state = 'dispatched' AND r.status = 'failed'
-            ORDER BY t.at LIMIT %(first)s)
-        ORDER BY 1 LIMIT %(first)s
-        """,
-        {"backfill": backfill.id, "first": FIRST},
-    )
-    return [Trouble(*row) for row in rows]
+    return [
+        Trouble(datetime.fromisoformat(one["tick_time"]), one["execution_id"], one["code"], one["message"])
+        for one in failures(backfill, FIRST)
+    ]
 
 
 def _active(backfill: Backfill) -> list[Run]:
