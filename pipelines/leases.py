@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from random import random
 from typing import Any
 
 from django.conf import settings
@@ -76,22 +77,35 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
     with transaction.atomic():
         picked = query(
             f"""
-            WITH closed AS MATERIALIZED ({CLOSED}), live AS MATERIALIZED ({_heads("false")}
-            ), background AS MATERIALIZED ({_heads("true")}
+            WITH closed AS MATERIALIZED ({CLOSED}), oldest AS MATERIALIZED (
+                SELECT kind.is_background, numbered.* FROM (VALUES (false), (true)) kind(is_background)
+                CROSS JOIN LATERAL (
+                    SELECT stage_id, available_at, row_number() OVER (ORDER BY available_at, stage_id) AS number FROM (
+                        SELECT head.stage_id, head.available_at
+                        FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
+                            AS queue(application_id, environment_id, handler)
+                        CROSS JOIN (VALUES (false), (true)) line(is_start)
+                        CROSS JOIN LATERAL (
+                            SELECT stage_id, available_at FROM pipelines_queueentry
+                            WHERE application_id = queue.application_id AND environment_id = queue.environment_id
+                                AND handler = queue.handler AND is_background = kind.is_background
+                                AND is_start = line.is_start AND available_at <= recourse_now()
+                            ORDER BY available_at, stage_id LIMIT %(reach)s
+                        ) head
+                        WHERE NOT (line.is_start AND queue.environment_id IN (SELECT environment_id FROM closed))
+                        ORDER BY head.available_at, head.stage_id LIMIT %(reach)s
+                    ) head
+                ) numbered
             ), share AS MATERIALIZED (
-                SELECT random() AS lot, %(least)s::float + (%(most)s::float - %(least)s::float) * least(1, greatest(0,
-                    extract(epoch FROM recourse_now() - min(available_at))::float / %(aging)s::float)) AS part
-                FROM background
+                SELECT coalesce(%(least)s::float + (%(most)s::float - %(least)s::float) * least(1, greatest(0,
+                    extract(epoch FROM recourse_now() - min(available_at))::float / %(aging)s::float)), 0) AS part
+                FROM oldest WHERE is_background
             ), heads AS MATERIALIZED (
                 -- place n of a claim is background work's when its share of n places is a whole one more than that of
                 -- n - 1; the lot says where the first one lies
-                SELECT stage_id, number::float AS place FROM live WHERE NOT EXISTS (SELECT FROM background)
-                UNION ALL
-                SELECT stage_id, floor((number - 1 + lot) / (1 - part)) + 1 FROM live CROSS JOIN share
-                WHERE EXISTS (SELECT FROM background)
-                UNION ALL
-                SELECT stage_id, ceil((number - lot) / part) FROM background CROSS JOIN share
-                ORDER BY place LIMIT %(reach)s
+                SELECT stage_id, CASE WHEN is_background THEN ceil((number - %(lot)s::float) / part)
+                    ELSE floor((number - 1 + %(lot)s::float) / (1 - part)) + 1 END AS place
+                FROM oldest CROSS JOIN share ORDER BY place LIMIT %(reach)s
             )
             SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
                 s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
@@ -117,6 +131,7 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
                 "least": LEAST_SHARE,
                 "most": MOST_SHARE,
                 "aging": AGING_SECONDS,
+                "lot": random(),  # noqa: S311
                 "reach": limit * CANDIDATES_PER_JOB,
                 "limit": limit,
                 "session": holder.session_id,
@@ -347,26 +362,6 @@ def may_touch(holder: Holder, application_id: uuid.UUID, environment_id: uuid.UU
     return holder.application_id is None or (
         holder.application_id == application_id and holder.environment_id == environment_id
     )
-
-
-def _heads(is_background: str) -> str:
-    """The oldest that are due in the open lines of either kind, numbered."""
-    return f"""
-                SELECT stage_id, available_at, row_number() OVER (ORDER BY available_at, stage_id) AS number FROM (
-                    SELECT head.stage_id, head.available_at
-                    FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
-                        AS queue(application_id, environment_id, handler)
-                    CROSS JOIN (VALUES (false), (true)) line(is_start)
-                    CROSS JOIN LATERAL (
-                        SELECT stage_id, available_at FROM pipelines_queueentry
-                        WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                            AND handler = queue.handler AND is_background = {is_background}
-                            AND is_start = line.is_start AND available_at <= recourse_now()
-                        ORDER BY available_at, stage_id LIMIT %(reach)s
-                    ) head
-                    WHERE NOT (line.is_start AND queue.environment_id IN (SELECT environment_id FROM closed))
-                    ORDER BY head.available_at, head.stage_id LIMIT %(reach)s
-                ) oldest"""
 
 
 def _picked(row: tuple[Any, ...]) -> Picked:
