@@ -14,18 +14,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.test import Client
 
 from pipelines import keys, leases, results
-from pipelines.access import Actor, person
+from pipelines.access import Actor
 from pipelines.creation import Intent, Place, create_run
 from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease
 from pipelines.listen import listener
-from pipelines.models import Application, Environment, Role, Run, Stage, WorkerSession, Workspace
+from pipelines.models import (
+    Application,
+    Environment,
+    Member,
+    PersonalToken,
+    Role,
+    Run,
+    Stage,
+    WorkerSession,
+    Workspace,
+)
 from pipelines.wake import Queue
 from pipelines.wire import job_body
-from tests.factories import ApplicationFactory, MemberFactory, WorkspaceFactory
+from tests.factories import ApplicationFactory, UserFactory, WorkspaceFactory
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,8 @@ def application_actor(workspace: Workspace, application: Application, environmen
 @pytest.fixture
 def people(workspace: Workspace) -> dict[str, Person]:
     """One person for each role: people["operator"].token."""
-    return {role: _join(workspace, role) for role in Role.values}
+    joined = _join(workspace, {f"{role}-{workspace.slug}": role for role in Role.values})
+    return dict(zip(Role.values, joined, strict=True))
 
 
 @pytest.fixture
@@ -101,7 +113,7 @@ def other_workspace(db: None) -> Workspace:
 @pytest.fixture
 def outsider(other_workspace: Workspace) -> Person:
     """An admin, of another workspace: must see nothing here."""
-    return _join(other_workspace, Role.ADMIN, name="olga")
+    return _join(other_workspace, {"olga": Role.ADMIN})[0]
 
 
 @pytest.fixture
@@ -289,11 +301,23 @@ def unknown_id() -> str:
     return str(uuid.uuid4())
 
 
-def _join(workspace: Workspace, role: str, name: str | None = None) -> Person:
-    user = MemberFactory(workspace=workspace, role=role, user__username=name or f"{role}-{workspace.slug}").user
-    actor = person(user, workspace.id, "api")
-    assert actor is not None
-    return Person(user, keys.issue_token(user, workspace)[1], actor)
+def _join(workspace: Workspace, roles: Mapping[str, str]) -> list[Person]:
+    """Members by their names, each with a role and a token, all in three statements: most tests have all roles."""
+    made = [UserFactory.build(username=name) for name in roles]
+    users = get_user_model().objects.bulk_create(made)
+    Member.objects.bulk_create(
+        Member(workspace=workspace, user=user, role=role) for user, role in zip(users, roles.values(), strict=True)
+    )
+    secrets = [keys.make_secret("rt") for _ in users]
+    PersonalToken.objects.bulk_create(
+        PersonalToken(user=user, workspace=workspace, prefix=secret[: keys.PREFIX_LENGTH], digest=keys.digest(secret))
+        for user, secret in zip(users, secrets, strict=True)
+    )
+    actors = [
+        Actor(name=name, workspace_id=workspace.id, channel="api", user_id=user.pk, role=role)
+        for user, (name, role) in zip(users, roles.items(), strict=True)
+    ]
+    return [Person(*one) for one in zip(users, secrets, actors, strict=True)]
 
 
 def _key_of(application: Application) -> str:

@@ -28,8 +28,11 @@ class WorkspaceFactory(DjangoModelFactory[Workspace]):
     @factory.post_generation
     def ladder(self, create: bool, extracted: Any, **_: Any) -> None:
         if create:
-            for slug, rank, protected in LADDER if extracted is None else extracted:
-                EnvironmentFactory(workspace=self, slug=slug, rank=rank, protected=protected)
+            steps = LADDER if extracted is None else extracted
+            Environment.objects.bulk_create(
+                Environment(workspace=self, slug=slug, rank=rank, protected=protected)
+                for slug, rank, protected in steps
+            )
 
 
 class EnvironmentFactory(DjangoModelFactory[Environment]):
