@@ -235,10 +235,12 @@ def _blackouts(found: Sequence[tuple[Subject, list[_Found]]]) -> dict[uuid.UUID,
     held: dict[uuid.UUID, dict[datetime, str]] = {}
     for trigger_id, at, name in query(
         """
-        SELECT t.trigger, t.at, held.name
-        FROM json_to_recordset(%s::json) AS t(trigger uuid, workspace uuid, environment uuid, at timestamptz)
-        CROSS JOIN LATERAL (SELECT recourse_blackout(t.workspace, t.environment, t.trigger, t.at) AS name) held
-        WHERE t.workspace IN (SELECT workspace_id FROM pipelines_blackout WHERE enabled) AND held.name IS NOT NULL
+        SELECT trigger, at, name FROM (
+            SELECT t.trigger, t.at, CASE WHEN t.workspace = ANY(ARRAY(
+                SELECT DISTINCT workspace_id FROM pipelines_blackout WHERE enabled
+            )) THEN recourse_blackout(t.workspace, t.environment, t.trigger, t.at) END AS name
+            FROM json_to_recordset(%s::json) AS t(trigger uuid, workspace uuid, environment uuid, at timestamptz)
+        ) held WHERE name IS NOT NULL
         """,
         [recordset(asked)],
     ):

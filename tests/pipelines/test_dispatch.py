@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from config.celery_settings import configuration
 from pipelines import creation, dispatch, lanes, ledger, triggers
 from pipelines.models import Blackout, Environment, Pipeline, QueueEntry, Release, Run, Stage, Tick, Trigger, Workspace
+from pipelines.tasks import run_schedules
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
@@ -280,3 +283,17 @@ def test_a_manual_run_at_the_instant_of_a_tick_is_no_run_of_the_tick(
     assert Run.objects.count() == 2
     assert tick.run not in (None, manual.id)
     assert [run.id for run in runs(trigger)] == [tick.run]
+
+
+def test_schedules_are_looked_at_every_second_where_no_handler_holds_them_up(
+    make_trigger: MakeTrigger, clock: Clock, tmp_path: Path
+) -> None:
+    """A lost message delays by a second; what is doubled finds nothing."""
+    told = configuration("memory://", tmp_path)
+    entry = told["beat_schedule"]["schedules"]
+    assert (entry["schedule"], told["task_routes"][entry["task"]]) == (1.0, {"queue": "recourse.clock"})
+    assert entry["task"] == run_schedules.name
+    set_to(clock, MORNING)
+    make_trigger()
+    clock.advance(hours=1)
+    assert [run_schedules(), run_schedules()] == [{"recorded": 1, "decided": 1}, {"recorded": 0, "decided": 0}]
