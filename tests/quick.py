@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +22,23 @@ BEGIN
         EXECUTE 'DELETE FROM ' || one;
     END LOOP;
 END $$"""
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with an embedded database that has its tables: for copies, by `with_tables`."""
+    from tests.config.console_process import manage
+
+    directory = tmp_path_factory.mktemp("migrated")
+    done = manage(directory, "migrate", "-v", "0", timeout=300)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+@pytest.fixture
+def with_tables(migrated: Path, data_dir: Path) -> None:
+    """For an `up` whose very first start is not what the test is about: making all tables is half of the work."""
+    subprocess.run(["cp", "-a", f"{migrated}/.", str(data_dir)], check=True)
 
 
 @pytest.fixture(scope="session")

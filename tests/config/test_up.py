@@ -77,6 +77,7 @@ def test_up_serves_until_it_is_told_to_stop_and_leaves_nothing_running(data_dir:
     assert processes_of(data_dir) == {}
 
 
+@pytest.mark.usefixtures("with_tables")
 def test_up_seals_what_is_audited_by_itself(data_dir: Path) -> None:
     """I17, F147: nobody has to ask for it, and no event waits for the next one."""
     console = ConsoleProcess(data_dir)
@@ -119,6 +120,7 @@ def test_a_command_that_is_interrupted_shows_no_traceback(data_dir: Path) -> Non
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
 
 
+@pytest.mark.usefixtures("with_tables")
 def test_nothing_outlives_an_up_that_was_killed_and_the_data_survives(data_dir: Path) -> None:
     """P1: all rows are there after every process was lost."""
     console = ConsoleProcess(data_dir)
@@ -132,6 +134,7 @@ def test_nothing_outlives_an_up_that_was_killed_and_the_data_survives(data_dir: 
     assert console.end() == 0
 
 
+@pytest.mark.usefixtures("with_tables")
 def test_what_crashes_is_started_again(data_dir: Path) -> None:
     console = ConsoleProcess(data_dir)
     console.wait_until_ready()
@@ -149,6 +152,7 @@ def test_what_crashes_is_started_again(data_dir: Path) -> None:
     assert processes_of(data_dir) == {}
 
 
+@pytest.mark.usefixtures("with_tables")
 def test_an_up_whose_guardian_was_killed_still_leaves_nothing_behind(data_dir: Path) -> None:
     console = ConsoleProcess(data_dir)
     console.wait_until_ready()
@@ -188,6 +192,7 @@ def test_unsafe_settings_are_refused_with_their_ids_and_without_a_traceback(data
     assert processes_of(data_dir) == {}
 
 
+@pytest.mark.usefixtures("with_tables")
 def test_a_command_uses_the_database_of_a_running_up_and_leaves_it_running(data_dir: Path) -> None:
     console = ConsoleProcess(data_dir)
     console.wait_until_ready()

@@ -20,9 +20,16 @@ STAGES = ("one", "two", "three")
 
 
 @pytest.fixture
-def console(tmp_path: Path) -> Iterator[ConsoleProcess]:
+def data_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def console(data_dir: Path, with_tables: None) -> Iterator[ConsoleProcess]:
     started = ConsoleProcess(
-        tmp_path / "data",
+        data_dir,
         environment={"RECOURSE_HANDLERS": "tests.journeys.slow_handlers", "RECOURSE_LEASE_SECONDS": "6"},
     )
     started.wait_until_ready()
