@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pipelines.blackouts import Active
+from pipelines.lanes import Turn
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
 from pipelines.states import (
     CLAIMABLE_STAGE,
@@ -74,6 +75,7 @@ class Surroundings:
     paused_at: datetime | None = None
     blackout: Active | None = None  # what holds where the run is
     lane: Lane | None = None  # the run's, while it holds the run
+    turn: Turn | None = None  # where the run stands in it
 
     @property
     def draining(self) -> int:
@@ -181,7 +183,8 @@ def _held(run: Run, around: Surroundings) -> Blocker:
     capacity = around.lane.capacity if around.lane is not None else None
     most = f" lets in {capacity} at once" if capacity is not None else " lets it in"
     owner = "its backfill" if around.lane is not None and around.lane.is_background else "its trigger"
-    return Blocker(ENGINE, f"waits for its turn: {owner}{most}", around.now)
+    turn = f"; {around.turn.sentence()}" if around.turn is not None else ""
+    return Blocker(ENGINE, f"waits for its turn: {owner}{most}{turn}", around.now)
 
 
 def _blackout(holds: Active, since: str) -> tuple[str, str, datetime | None]:

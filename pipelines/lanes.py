@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
@@ -23,6 +24,7 @@ from pipelines.sql import execute, query
 
 log = structlog.get_logger(__name__)
 BATCH = 200  # runs let in by one transaction
+MOST_COUNTED = 1000
 
 
 def open_lane(lane_id: uuid.UUID, workspace_id: uuid.UUID, capacity: int | None, is_background: bool) -> None:
@@ -79,6 +81,36 @@ def let_in(lane_ids: Sequence[uuid.UUID] | None = None) -> int:
         except Exception:
             log.exception("lanes.let_in_failed", lane=str(lane_id))
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How far a held run is from its turn; neither is counted beyond `MOST_COUNTED`."""
+
+    inside: int
+    ahead: int  # held as it is, and before it
+
+    def sentence(self) -> str:
+        """Both, in words."""
+        ahead = f"at least {self.ahead}" if self.ahead == MOST_COUNTED else f"{self.ahead or 'none'}"
+        return f"{self.inside or 'none'} {'is' if self.inside < 2 else 'are'} in, {ahead} before it"
+
+
+def turn_of(lane_id: uuid.UUID, run_id: uuid.UUID) -> Turn:
+    """Where a held run stands in its lane now; those that are paused are passed over."""
+    rows = query(
+        """
+        SELECT
+            (SELECT count(*) FROM (SELECT FROM pipelines_run r WHERE r.lane_id = %(lane)s AND NOT r.held
+                AND r.status NOT IN ('cancelled', 'completed', 'failed') LIMIT %(most)s) inside),
+            (SELECT count(*) FROM (SELECT FROM pipelines_run r WHERE r.lane_id = %(lane)s AND r.held AND NOT r.paused
+                AND r.status NOT IN ('cancelled', 'completed', 'failed')
+                AND (r.lane_rank, r.id) < (one.lane_rank, one.id) LIMIT %(most)s) ahead)
+        FROM pipelines_run one WHERE one.id = %(run)s
+        """,
+        {"lane": lane_id, "run": run_id, "most": MOST_COUNTED},
+    )
+    return Turn(*rows[0]) if rows else Turn(0, 0)
 
 
 def _occupied() -> list[uuid.UUID]:

@@ -14,7 +14,7 @@ from datetime import datetime
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 
-from pipelines import blackouts, listing, policies
+from pipelines import blackouts, lanes, listing, policies
 from pipelines.access import Actor
 from pipelines.blackouts import Active
 from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
@@ -244,6 +244,7 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         paused_at=paused.at if paused else None,
         blackout=_blackout(run, found),
         lane=Lane.objects.filter(id=run.lane_id).first() if run.held and run.lane_id else None,
+        turn=lanes.turn_of(run.lane_id, run.id) if run.held and run.lane_id else None,
     )
 
 

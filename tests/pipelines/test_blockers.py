@@ -444,7 +444,7 @@ def test_a_held_run_waits_for_its_turn_its_lane_or_the_end_of_a_blackout(
     turn = found(held)[0]
     assert (turn.holder, turn.cause, turn.stage) == (
         "the engine",
-        "waits for its turn: its backfill lets in 2 at once",
+        "waits for its turn: its backfill lets in 2 at once; none is in, 2 before it",
         "",
     )
     assert turn.next_look is not None

@@ -387,3 +387,17 @@ def test_many_runs_are_inserted_as_one_is(trigger: Trigger) -> None:
     assert [run.input for run in many[:2]] == ['{"rank":1}', '{"rank":2}']
     assert [run.search.words != "" for run in many] == [True] * 50
     assert_invariants()
+
+
+def test_a_held_runs_turn_is_told_in_numbers_that_stay_small(
+    trigger: Trigger, people: dict[str, Person], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many are in and how many before it; paused ones are passed over, and nothing is counted without end."""
+    lane = open_lane(trigger, 2)
+    runs = hold(trigger, lane, 6)
+    pause_run(runs[3].id, actor=people["operator"].actor)
+    lanes.let_in()
+    assert lanes.turn_of(lane, runs[2].id).sentence() == "2 are in, none before it"
+    assert lanes.turn_of(lane, runs[5].id) == lanes.Turn(2, 2)
+    monkeypatch.setattr(lanes, "MOST_COUNTED", 2)
+    assert lanes.turn_of(lane, runs[5].id).sentence() == "2 are in, at least 2 before it"
