@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,6 +30,7 @@ from pipelines.states import SkipReason, TickState
 
 log = structlog.get_logger(__name__)
 BATCH = 500
+MOST_CHARACTERS = 16_000_000  # of inputs in one statement, about
 ACTOR = "schedule"
 FAULT = ("internal_error", "its run could not be made; the console's log says why")
 QUEUEING = (OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL)
@@ -124,7 +125,11 @@ def _due() -> list[DueTick]:
         """,
         [BATCH],
     )
-    return [DueTick(*row[:12], template=json.loads(row[12]), place=Place(*row[13:])) for row in rows]
+    names = tuple(DueTick.__dataclass_fields__)[:12]
+    return [
+        DueTick(**dict(zip(names, row, strict=False)), template=json.loads(row[12]), place=Place(*row[13:]))
+        for row in rows
+    ]
 
 
 def _world(ticks: Sequence[DueTick]) -> _World:
@@ -229,24 +234,39 @@ def rank(at: datetime) -> int:
 
 
 def _make(ticks: Sequence[DueTick], drafts: dict[uuid.UUID, Draft]) -> None:
-    """Inserts the runs, all at once; where that fails, each on its own, so that what cannot be made fails alone."""
-    try:
-        _insert(list(drafts.values()))
-    except (InterfaceError, OperationalError):
-        raise
-    except Exception:
-        log.exception("dispatch.batch_failed", ticks=len(drafts))
-        for tick in ticks:
-            if tick.id in drafts:
+    """Inserts the runs, many at once; where that fails, each on its own, so that what cannot be made fails alone."""
+    for some in _lots([tick for tick in ticks if tick.id in drafts], drafts):
+        try:
+            _insert([drafts[tick.id] for tick in some])
+        except (InterfaceError, OperationalError):
+            raise
+        except Exception:
+            log.exception("dispatch.batch_failed", ticks=len(some))
+            for tick in some:
                 _insert_alone(tick, drafts[tick.id])
 
 
+def _lots(ticks: Sequence[DueTick], drafts: dict[uuid.UUID, Draft]) -> Iterator[list[DueTick]]:
+    """The ticks, no more together than one statement should carry: every stage has its run's input."""
+    lot: list[DueTick] = []
+    size = 0
+    for tick in ticks:
+        draft = drafts[tick.id]
+        added = len(draft.input or "") * (1 + len(draft.stages))
+        if lot and size + added > MOST_CHARACTERS:
+            yield lot
+            lot, size = [], 0
+        lot.append(tick)
+        size += added
+    if lot:
+        yield lot
+
+
 def _insert(drafts: Sequence[Draft]) -> None:
-    if drafts:
-        with transaction.atomic():
-            creation.insert_runs(drafts, actor=ACTOR)
-            creation.begin(drafts, actor=ACTOR)
-            creation.announce(drafts)
+    with transaction.atomic():
+        creation.insert_runs(drafts, actor=ACTOR)
+        creation.begin(drafts, actor=ACTOR)
+        creation.announce(drafts)
 
 
 def _insert_alone(tick: DueTick, draft: Draft) -> None:

@@ -270,6 +270,29 @@ def test_ticks_beyond_a_batch_are_decided_in_the_next(
     assert instants(trigger, state="dispatched") == ["2026-05-20 09:00", "2026-05-20 10:00"]
 
 
+def test_large_inputs_are_not_all_carried_by_one_statement(
+    make_trigger: MakeTrigger, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of the largest inputs would be more than the server takes at once."""
+    monkeypatch.setattr(dispatch, "MOST_CHARACTERS", 5_000)
+    carried: list[int] = []
+    real = creation.insert_runs
+
+    def insert(drafts: Any, **more: Any) -> None:
+        carried.append(len(drafts))
+        real(drafts, **more)
+
+    monkeypatch.setattr(creation, "insert_runs", insert)
+    set_to(clock, MORNING)
+    for size in (10, 10, 2_000, 2_000, 9_000):
+        make_trigger(name=str(size), input={"a": "x" * size})
+    hour_by_hour(clock, 1)
+    assert Tick.objects.filter(state="dispatched").count() == sum(carried) == 5
+    assert 3 <= len(carried) <= 5
+    assert min(carried) == 1, "the largest has a statement of its own"
+    assert_ledger_holds()
+
+
 def test_a_manual_run_at_the_instant_of_a_tick_is_no_run_of_the_tick(
     make_trigger: MakeTrigger, clock: Clock, start_run: Any
 ) -> None:
