@@ -61,7 +61,7 @@ def test_sentences_name_who_asks_who_decided_of_how_many_and_until_when() -> Non
             Facts("expiring", **place, expires_at=at),
             Facts("expiring", **request, operation="rerun", expires_at=at),
             Facts("decided", **request, operation="retry"),
-            Facts("expired", **request, operation="backfill"),
+            Facts("expired", **request, operation="mend"),
             Facts("expired", **request, operation="retry", ended_with_run=True),
             Facts("dead_letter", **place, cause="retries_exhausted", code="PAYMENT_DOWN"),
             Facts("run_blocked", "nightly", "production"),
@@ -78,7 +78,7 @@ def test_sentences_name_who_asks_who_decided_of_how_many_and_until_when() -> Non
         "Nobody has decided about ann's request to rerun nightly in production from charge yet: it expires 4 May 2030,"
         " 13:07 UTC",
         "ann's request to retry charge of nightly in production was denied: what is known by now forbids it",
-        "Nobody decided about ann's request to backfill charge of nightly in production in time: it expired",
+        "Nobody decided about ann's request to mend charge of nightly in production in time: it expired",
         "Nobody decided about ann's request to retry charge of nightly in production before its run was over",
         "charge of nightly in production became a dead letter: retries exhausted (PAYMENT_DOWN)",
         "nightly in production is blocked: somebody must act",

@@ -18,7 +18,7 @@ from pipelines.models import Role, Workspace
 from recovery import agreements
 from recovery.agreements import RULED, frozen_in, needed, size_of, with_agreement
 from recovery.plans import Line, Plan
-from recovery.states import OperationKind
+from recovery.states import BACKFILL, OperationKind
 from tests.cast import Person
 
 PLAN = Plan(OperationKind.RERUN, str(uuid.UUID(int=1)))
@@ -76,7 +76,7 @@ def test_a_rule_binds_every_role(people: dict[str, Person], workspace: Workspace
 
 def test_what_may_be_ruled_is_what_approvals_can_carry_out() -> None:
     """Each kind is decided upon: it may be ruled, or never waits for anybody."""
-    assert set(gates.kinds()) == set(RULED)
+    assert set(gates.kinds()) == {*RULED, BACKFILL}
     assert set(RULED) | set(FREE) == set(OperationKind)
     assert set(RULED).isdisjoint(FREE)
 
@@ -214,4 +214,4 @@ def test_what_a_kept_plan_asks_for_makes_the_same_plan_again() -> None:
 def test_roles_that_decide_are_those_with_the_capability() -> None:
     """The roles of a plan are those of model §5, whatever the ladder in `approvals/rules.py` says."""
     assert set(DECIDING_ROLES) == set(CAPABILITIES[DECIDE]) == set(CAPABILITIES[RESOLVE])
-    assert set(RULED) > agreements.ASKED_WHERE_PROTECTED
+    assert {*RULED, BACKFILL} > agreements.ASKED_WHERE_PROTECTED
