@@ -30,7 +30,7 @@ HANDLERS = (f"samples.fx_daily@{WORKSPACE}/fx",)
 
 
 def seed(base_url: str) -> None:
-    """Make the workspace, the applications' keys, the release of fx-daily and its trigger; what is there stays as it is.
+    """Make the workspace, the applications' keys, the release of fx-daily and its trigger; what is there stays.
 
     The superusers there are become admins of a new workspace: nobody else could see it. Runs are not made here: the
     applications create their own through the API, as applications do.
