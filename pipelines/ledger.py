@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -345,12 +345,14 @@ def claim(
     schedule: Schedule,
     version: int,
     reprocess: str = "none",
+    withheld: Callable[[Sequence[datetime]], Collection[datetime]] | None = None,
 ) -> Claims:
     """Takes these ticks for a backfill: their rows become `dispatched`, each with a run reserved for it.
 
     In the caller's transaction, which makes the runs; one claim a transaction. Left as they are, and told with the run
     that they have: ticks whose run is unfinished or still to be made, and all with a run that `reprocess` does not
-    name (`failed`: failed and cancelled ones; `all`: finished ones). Whoever claims or dispatches the same ticks at the
+    name (`failed`: failed and cancelled ones; `all`: finished ones). Of those that it names `withheld` is asked, their
+    runs being locked, which are to be left all the same. Whoever claims or dispatches the same ticks at the
     same time is waited for, so a tick never gets two runs.
     """
     ordered = sorted(ticks, key=lambda tick: tick.at)
@@ -382,6 +384,9 @@ def claim(
     befores = _held(trigger_id, [tick.at for tick in ordered if tick.at not in new])
     finished = _finished([before["run"] for before in befores.values() if before["run"]], reprocess)
     mine = {at: before for at, before in befores.items() if _is_free(before, finished)}
+    if withheld is not None and (again := [at for at, before in mine.items() if before["run"]]):
+        for at in withheld(again):
+            del mine[at]
     if mine:
         execute(
             f"""

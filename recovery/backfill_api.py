@@ -20,9 +20,9 @@ from pipelines.api.operations_serializers import HUGE
 from pipelines.api.shapes import Flag, Identifier, JsonObject, ListOf, Moment, Number, OneOf, Shape, Text, Whole
 from pipelines.paging import number, page_of, read_cut
 from pipelines.schedules import Gap, Overlap, Rule
-from pipelines.states import SkipReason
 from recovery import backfills
-from recovery.backfill_plans import LISTED, MOST_TICKS, tick_json
+from recovery.backfill_plans import LISTED, MOST_TICKS
+from recovery.backfill_progress import tick_told
 from recovery.backfill_world import MOST_CONCURRENT
 from recovery.filters import BackfillFilter, BackfillTickFilter
 from recovery.models import Backfill, BackfillOrder, BackfillTick, Reprocess
@@ -81,7 +81,8 @@ class TickError(Shape):
 
 
 class BackfillTickView(Shape):
-    """One tick. `execution_id`: its run, made by this backfill, or had before when it is `skipped`."""
+    """One tick. `execution_id`: its run, made by this backfill, or had before when it is `skipped`; with the reason
+    `acted-outside`, and an error that says why, it was to be done once more and must not be."""
 
     id = Text(required=False)
     tick_time = Moment()
@@ -116,6 +117,14 @@ class BackfillAnswer(Shape):
     without_worker = ListOf(child=Text(), required=False)
     blackout = JsonObject(max_bytes=HUGE, allow_null=True, required=False)
     missed_because = JsonObject(max_bytes=HUGE, required=False)
+    withheld = Whole(
+        min_value=0,
+        max_value=HUGE,
+        required=False,
+        help_text="of the skipped: ticks that `reprocess` names and whose runs did something outside that is not"
+        " cleared: each is replayed by itself",
+    )
+    withheld_ticks = ListOf(child=JsonObject(max_bytes=HUGE), required=False, help_text="the first 20 of them")
 
 
 class BackfillView(Shape):
@@ -279,9 +288,7 @@ def backfill_view(row: Backfill) -> dict[str, Any]:
 
 
 def tick_view(row: BackfillTick) -> dict[str, Any]:
-    reason = SkipReason.EXISTING if row.state == BackfillTickState.SKIPPED else ""
-    error = {"code": row.error_code, "message": row.error_message} if row.error_code else None
-    told = tick_json(row.at, row.local_time, row.rule, row.state, row.run, reason=reason, error=error)
+    told = tick_told(row.at, row.local_time, row.rule, row.state, row.run, row.error_code, row.error_message)
     return {"id": str(row.id), **told}
 
 

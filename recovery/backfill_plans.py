@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import rfc8785
@@ -22,12 +23,15 @@ from pipelines.schedules import Due
 from pipelines.states import TERMINAL_RUN, SkipReason, TickState
 from recovery.models import BackfillOrder, Reprocess
 from recovery.plans import Agreement
+from recovery.redoing import Withheld
 from recovery.states import BACKFILL, BackfillState
 
 LISTED = 1_000  # ticks that are listed, and made, without `max_ticks`
 MOST_TICKS = 100_000  # of one backfill, whatever `max_ticks` says
 
 NOT_RECORDED = "not recorded"  # why a tick is missed that is not in the ledger
+ACTED_OUTSIDE = "acted-outside"  # why a tick is left alone that was to be done once more
+NAMED = 20  # withheld ticks that a plan names
 FAILED_RUNS = frozenset({"failed", "cancelled"})
 
 
@@ -47,6 +51,7 @@ class Occasion(NamedTuple):
     previous: datetime | None
     run: str | None
     why: str  # it is filled; blank: it is left alone
+    withheld: Withheld | None = None  # it was to be done once more, and must not be
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,11 @@ class Plan:
         return len(self.occasions) - self.total_ticks
 
     @property
+    def withheld(self) -> list[Occasion]:
+        """What was to be done once more and is left alone, for its runs did something outside that is not cleared."""
+        return [one for one in self.occasions if one.withheld]
+
+    @property
     def missed_because(self) -> dict[str, int]:
         """How many ticks are filled for which reason."""
         return dict(sorted(Counter(one.why for one in self.occasions if one.why).items()))
@@ -151,6 +161,17 @@ class Plan:
             "first_tick": first.due.at.isoformat() if first else None,
             "last_tick": last.due.at.isoformat() if last else None,
             "missed_because": self.missed_because,
+            "withheld_ticks": [
+                {
+                    "tick_time": one.due.at.isoformat(),
+                    "local_time": one.due.local.isoformat(),
+                    "execution_id": one.withheld.run,
+                    "code": one.withheld.code,
+                    "message": one.withheld.text,
+                }
+                for one in self.withheld[:NAMED]
+                if one.withheld
+            ],
             "estimate_seconds": self.around.estimate_seconds,
             "without_worker": list(self.around.without_worker),
             "blackout": dict(self.around.blackout) if self.around.blackout else None,
@@ -161,11 +182,7 @@ class Plan:
         """Every tick as a dry run answers it, as far as `limit`, oldest first."""
         for one in self.occasions if limit is None else self.occasions[:limit]:
             told = (one.due.at, one.due.local.isoformat(), one.due.rule)
-            yield (
-                tick_json(*told, "pending")
-                if one.why
-                else tick_json(*told, "skipped", one.run, reason=SkipReason.EXISTING)
-            )
+            yield (tick_json(*told, "pending") if one.why else skipped_json(*told, one.run, one.withheld))
 
     def answer(self, limit: int | None = None) -> dict[str, Any]:
         """The dry run's answer: source 002's shape, and what else is worth knowing before it is done (O51, O52)."""
@@ -194,6 +211,7 @@ class Plan:
             "release_id": self.release_id or None,
             "total_ticks": self.total_ticks,
             "skipped": self.skipped,
+            "withheld": len(self.withheld),
             "ticks_digest": _ticks_digest(self.occasions),
             "approvals": [one.as_json() for one in self.agreements],
         }
@@ -220,12 +238,27 @@ def tick_json(
     return {**told, "local_time": local_time, "rule": str(rule)}
 
 
+def skipped_json(
+    at: datetime, local_time: str, rule: str, run: uuid.UUID | str | None, withheld: Withheld | None
+) -> dict[str, Any]:
+    """A tick that is left alone: it has a run; or was to be done once more, and its error says why it must not be."""
+    if withheld is None:
+        return tick_json(at, local_time, rule, "skipped", run, reason=SkipReason.EXISTING)
+    error = {"code": withheld.code, "message": withheld.text}
+    return tick_json(at, local_time, rule, "skipped", run, reason=ACTED_OUTSIDE, error=error)
+
+
 def occasions(
-    dues: Iterable[Due], previous: datetime | None, known: Mapping[int, Known], reprocess: str
+    dues: Iterable[Due],
+    previous: datetime | None,
+    known: Mapping[int, Known],
+    reprocess: str,
+    withheld: Mapping[datetime, Withheld] = MappingProxyType({}),
 ) -> list[Occasion]:
     """The ticks of a window, oldest first. `previous` is the tick before the first; `known` goes by seconds since 1970.
 
-    A tick is missed when the ledger has no run for it, whatever the reason.
+    A tick is missed when the ledger has no run for it, whatever the reason. Of those that have one, `withheld` are not
+    done once more.
     """
     found: list[Occasion] = []
     find = known.get
@@ -236,12 +269,13 @@ def occasions(
         elif tick.run is None:
             found.append(Occasion(due, previous, None, tick.reason or tick.state))
         else:
-            found.append(Occasion(due, previous, tick.run, _done_again(tick, reprocess)))
+            held_back = withheld.get(due.at)
+            found.append(Occasion(due, previous, tick.run, "" if held_back else done_again(tick, reprocess), held_back))
         previous = due.at
     return found
 
 
-def _done_again(tick: Known, reprocess: str) -> str:
+def done_again(tick: Known, reprocess: str) -> str:
     """Why a tick that has a run is done once more; blank: it is not. Never one whose run is unfinished."""
     if tick.state != TickState.DISPATCHED or tick.run_status not in {*TERMINAL_RUN, ""}:
         return ""

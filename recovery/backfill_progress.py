@@ -10,10 +10,11 @@ from typing import Any
 
 from pipelines.models import Trigger
 from pipelines.sql import planned, query
-from pipelines.states import TERMINAL_RUN, RunStatus, SkipReason
-from recovery.backfill_plans import estimate, tick_json
+from pipelines.states import TERMINAL_RUN, RunStatus
+from recovery.backfill_plans import estimate, skipped_json, tick_json
 from recovery.backfill_world import mean_seconds
 from recovery.models import Backfill
+from recovery.redoing import Withheld
 from recovery.states import BackfillState, BackfillTickState
 
 
@@ -92,7 +93,7 @@ def ticks(backfill: Backfill, limit: int | None = None) -> list[dict[str, Any]]:
         " WHERE backfill_id = %s ORDER BY at LIMIT %s::int",
         [backfill.id, limit],
     )
-    return [_tick(*row) for row in rows]
+    return [tick_told(*row) for row in rows]
 
 
 def failures(backfill: Backfill, limit: int) -> list[dict[str, Any]]:
@@ -147,9 +148,11 @@ def progress(backfill: Backfill) -> Progress:
     return Progress(by_state, runs, estimate(left, backfill.max_concurrent, mean))
 
 
-def _tick(
+def tick_told(
     at: datetime, local_time: str, rule: str, state: str, run: uuid.UUID | None, code: str, message: str
 ) -> dict[str, Any]:
-    reason = SkipReason.EXISTING if state == BackfillTickState.SKIPPED else ""
+    if state == BackfillTickState.SKIPPED:
+        held_back = Withheld(code, message, str(run)) if code else None
+        return skipped_json(at.astimezone(UTC), local_time, rule, run, held_back)
     error = {"code": code, "message": message} if code else None
-    return tick_json(at.astimezone(UTC), local_time, rule, state, run, reason=reason, error=error)
+    return tick_json(at.astimezone(UTC), local_time, rule, state, run, error=error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -26,8 +26,10 @@ from pipelines.releases import Managed
 from pipelines.schedules import Due, Schedule
 from pipelines.sql import database_now, execute, query, recordset
 from pipelines.states import ReleaseStatus, RunStatus
+from recovery import redoing
 from recovery.backfill_progress import progress
 from recovery.models import Backfill, BackfillOrder
+from recovery.redoing import Withheld
 from recovery.states import BACKFILL_MOVES, BackfillState, BackfillTickState
 
 log = structlog.get_logger(__name__)
@@ -154,6 +156,13 @@ def _make(backfill: Backfill, trigger: Trigger, release: Managed, ready: Sequenc
 
     A tick whose row in the ledger was given back just now is neither: it stays pending, and comes again.
     """
+    withheld: dict[datetime, Withheld] = {}
+
+    def left_alone(instants: Sequence[datetime]) -> Collection[datetime]:
+        """Judged again, for what was told of their runs since they were planned."""
+        withheld.update(redoing.withheld(backfill.workspace_id, trigger.id, instants, release.definition, lock=True))
+        return withheld
+
     claims = ledger.claim(
         trigger.id,
         [ledger.Wanted(one.due.at, one.local_time, one.due.rule, one.previous) for one in ready],
@@ -161,21 +170,23 @@ def _make(backfill: Backfill, trigger: Trigger, release: Managed, ready: Sequenc
         schedule=Schedule(backfill.cron, backfill.timezone, backfill.gap, backfill.overlap),
         version=trigger.version,
         reprocess=backfill.reprocess,
+        withheld=left_alone,
     )
     by_instant = {one.due.at: one for one in ready}
     made = [_draft(backfill, trigger, release, by_instant[one.at], one.run_id) for one in claims.claimed]
     creation.insert_runs(made, actor=backfill.requested_by.get_username(), reason=backfill.reason)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": by_instant[one.at].id, "state": BackfillTickState.DISPATCHED, "run": one.run_id, "before": one.before}
         for one in claims.claimed
     ]
-    rows += [
-        {"id": by_instant[at].id, "state": BackfillTickState.SKIPPED, "run": run_id, "before": None}
-        for at, run_id in claims.existing.items()
-    ]
+    for at, run_id in claims.existing.items():
+        row = {"id": by_instant[at].id, "state": BackfillTickState.SKIPPED, "run": run_id, "before": None}
+        held_back = withheld.get(at)
+        rows.append(row | ({"code": held_back.code, "message": held_back.text} if held_back else {}))
     execute(
-        "UPDATE recovery_backfilltick k SET state = t.state, run = t.run, before = t.before"
-        " FROM json_to_recordset(%s::json) AS t(id bigint, state text, run uuid, before jsonb) WHERE k.id = t.id",
+        "UPDATE recovery_backfilltick k SET state = t.state, run = t.run, before = t.before,"
+        " error_code = coalesce(t.code, ''), error_message = coalesce(t.message, '') FROM json_to_recordset(%s::json)"
+        " AS t(id bigint, state text, run uuid, before jsonb, code text, message text) WHERE k.id = t.id",
         [recordset(rows)],
     )
     return len(rows)

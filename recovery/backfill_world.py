@@ -7,7 +7,7 @@ ask the same. Serves O49–O56, F80, F108.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,9 +21,9 @@ from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import Environment, Trigger
 from pipelines.releases import Managed, managed
-from pipelines.schedules import Schedule
+from pipelines.schedules import Due, Schedule
 from pipelines.sql import database_now, planned, query
-from recovery import agreements
+from recovery import agreements, redoing
 from recovery.backfill_plans import (
     LISTED,
     MOST_TICKS,
@@ -33,6 +33,7 @@ from recovery.backfill_plans import (
     Occasion,
     Place,
     Plan,
+    done_again,
     estimate,
     occasions,
 )
@@ -142,8 +143,9 @@ def plan_now(
 
     Refused: more ticks than may be (`backfill_too_many_ticks`), no release in force (`release_not_active`).
     """
-    found = _occasions(asked, max_ticks)
+    dues = _dues(asked, max_ticks)
     release = release or managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
+    found = _occasions(asked, trigger, release, dues)
     total = sum(1 for one in found if one.why)
     place = Place(
         trigger=trigger.name,
@@ -180,15 +182,23 @@ def schedule_of(asked: Asked) -> Schedule:
     return Schedule(asked.cron, asked.timezone, asked.gap, asked.overlap)
 
 
-def _occasions(asked: Asked, max_ticks: int | None) -> list[Occasion]:
-    schedule = schedule_of(asked)
+def _dues(asked: Asked, max_ticks: int | None) -> list[Due]:
     most = min(max_ticks or LISTED, MOST_TICKS)
-    dues = list(islice(schedule.between(asked.from_time, asked.to_time), most + 1))
+    dues = list(islice(schedule_of(asked).between(asked.from_time, asked.to_time), most + 1))
     if len(dues) > most:
         raise _too_many(most)
-    before = next(iter(schedule.before(dues[0].at)), None) if dues else None
+    return dues
+
+
+def _occasions(asked: Asked, trigger: Trigger, release: Managed, dues: Sequence[Due]) -> list[Occasion]:
+    before = next(iter(schedule_of(asked).before(dues[0].at)), None) if dues else None
     known = _known(asked)
-    return occasions(dues, before.at if before else None, known, asked.reprocess)
+    again = []
+    if asked.reprocess != Reprocess.NONE:
+        asked_about = ((due.at, known.get(int(due.at.timestamp()))) for due in dues)
+        again = [at for at, tick in asked_about if tick and tick.run and done_again(tick, asked.reprocess)]
+    withheld = redoing.withheld(trigger.workspace_id, trigger.id, again, release.definition)
+    return occasions(dues, before.at if before else None, known, asked.reprocess, withheld)
 
 
 def _too_many(most: int) -> Refusal:

@@ -159,7 +159,7 @@ def _begin(
     backfill_world.check_environment(wish, trigger)
     plan = backfill_world.plan_now(asked, trigger, actor=actor, max_ticks=wish.max_ticks)
     entry.plan_digest = plan.digest
-    entry.data |= {"ticks": plan.total_ticks, "skipped": plan.skipped}
+    entry.data |= {"ticks": plan.total_ticks, "skipped": plan.skipped, "withheld": len(plan.withheld)}
     check_digest(plan, plan_digest)
     backfill = _opened(wish, asked, trigger, actor, key, plan)
     try:
@@ -208,13 +208,16 @@ def freeze(backfill: Backfill, plan: Plan) -> None:
                 "previous_at": one.previous,
                 "state": BackfillTickState.PENDING if one.why else BackfillTickState.SKIPPED,
                 "run": None if one.why else one.run,
+                "error_code": one.withheld.code if one.withheld else "",
+                "error_message": one.withheld.text if one.withheld else "",
             }
             for one in plan.occasions[first : first + FROZEN_AT_ONCE]
         ]
         execute(
-            "INSERT INTO recovery_backfilltick (backfill_id, at, local_time, rule, previous_at, state, run)"
-            " SELECT %s, at, local_time, rule, previous_at, state, run FROM json_to_recordset(%s::json) AS"
-            " t(at timestamptz, local_time text, rule text, previous_at timestamptz, state text, run uuid)",
+            "INSERT INTO recovery_backfilltick (backfill_id, at, local_time, rule, previous_at, state, run, error_code,"
+            " error_message) SELECT %s, at, local_time, rule, previous_at, state, run, error_code, error_message FROM"
+            " json_to_recordset(%s::json) AS t(at timestamptz, local_time text, rule text, previous_at timestamptz,"
+            " state text, run uuid, error_code text, error_message text)",
             [backfill.id, recordset(rows)],
         )
 

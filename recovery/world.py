@@ -151,27 +151,33 @@ def read(run_id: uuid.UUID) -> World:
 
 def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...]:
     """Every effect of the run, of all epochs, with what outside summaries and reconciliations say of each."""
+    return effects_of_runs([run_id], workspace_id).get(run_id, ())
+
+
+def effects_of_runs(run_ids: Sequence[uuid.UUID], workspace_id: uuid.UUID) -> dict[uuid.UUID, tuple[EffectFact, ...]]:
+    """The same of many runs of a workspace, by run; those that had none are not in it."""
     rows = query(
-        "SELECT f.id, s.name, f.effect_class, f.state, f.step_id, f.key, f.epoch,"
+        "SELECT f.run_id, f.id, s.name, f.effect_class, f.state, f.step_id, f.key, f.epoch,"
         " coalesce(a.state IN ('dispatched', 'running'), false) FROM pipelines_effect f"
         " JOIN pipelines_stage s ON s.id = f.stage_id LEFT JOIN pipelines_attempt a ON a.id = f.attempt"
-        " WHERE f.run_id = %s ORDER BY s.position, f.declared_at, f.id",
-        [run_id],
+        " WHERE f.run_id = ANY(%s) ORDER BY f.run_id, s.position, f.declared_at, f.id",
+        [list(run_ids)],
     )
     if not rows:
-        return ()
+        return {}
     evidence = _by_effect(
         "SELECT effect_id, source, summary, is_sealed, is_clean, digest, algorithm, key_id, signature"
         " FROM recovery_effectevidence WHERE effect_id = ANY(%s) ORDER BY at, id",
-        [row[0] for row in rows],
+        [row[1] for row in rows],
     )
     reconciled = _by_effect(
         "SELECT effect_id, outcome FROM recovery_reconciliation WHERE effect_id = ANY(%s) ORDER BY at, id",
-        [row[0] for row in rows],
+        [row[1] for row in rows],
     )
     sealed = _with_clean_seal(workspace_id, evidence)
-    return tuple(
-        EffectFact(
+    found: dict[uuid.UUID, list[EffectFact]] = {}
+    for run_id, effect_id, stage, effect_class, state, step_id, key, epoch, is_live in rows:
+        fact = EffectFact(
             stage=stage,
             effect_class=effect_class,
             state=state,
@@ -184,8 +190,8 @@ def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...
             epoch=epoch,
             is_live=is_live,
         )
-        for effect_id, stage, effect_class, state, step_id, key, epoch, is_live in rows
-    )
+        found.setdefault(run_id, []).append(fact)
+    return {run_id: tuple(facts) for run_id, facts in found.items()}
 
 
 def _with_clean_seal(workspace_id: uuid.UUID, evidence: Mapping[uuid.UUID, Sequence[Sequence[Any]]]) -> set[uuid.UUID]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from approvals.screens.plans import Wanted
-from pipelines.console.acts import Step, listed
+from pipelines.console.acts import NAMED, Step, listed
 from pipelines.templatetags.console import duration
 from pipelines.zones import zone
 from recovery.models import BackfillOrder
@@ -72,7 +72,18 @@ def deeds(plan: Json) -> Iterator[Step]:
     if skipped:
         text = f"{skipped:,} {'tick that has' if skipped == 1 else 'ticks that have'} a run already"
         yield Step("skipped", "Leaves alone", text)
+    yield from _withheld(plan)
     yield Step("superseded", "Untouched", f"when {plan['trigger']} is due next")
+
+
+def _withheld(plan: Json) -> Iterator[Step]:
+    """What was to be done once more and is not: how many, and the first of them with the reason."""
+    count, first = plan.get("withheld", 0), plan.get("withheld_ticks", ())
+    if count:
+        whose = "1 tick's run did" if count == 1 else f"{count:,} ticks' runs did"
+        yield Step("review_required", "Not again", f"{whose} something outside: replay each from its page")
+    for one in first[:NAMED]:
+        yield Step("review_required", one["local_time"][:16].replace("T", " "), one["message"])
 
 
 def _estimate(plan: Json) -> Iterator[Step]:

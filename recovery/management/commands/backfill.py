@@ -294,6 +294,10 @@ def _about(told: Mapping[str, Any]) -> Iterator[str]:
     for handler in told["without_worker"]:
         yield f"! no live worker has the handler {handler}: its runs wait for one"
     yield f"{told['total_ticks']} to fill, {told['skipped']} have a run already; nothing was changed"
+    if told["withheld"]:
+        yield f"! {told['withheld']} not done again: their runs did something outside; replay each from its page"
+    for one in told["withheld_ticks"]:
+        yield f"  {one['local_time']} run {one['execution_id']}: {one['message']}"
     for why, count in told["missed_because"].items():
         yield f"  {count} {why}"
     for one in told["approvals"]:
