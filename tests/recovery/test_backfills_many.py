@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from config.celery_settings import configuration
 from pipelines import lanes
 from pipelines.access import Actor
 from pipelines.models import Application, Environment, Run, Tick, Trigger
 from pipelines.transitions import cancel_run
 from recovery import backfills
 from recovery.models import Backfill
+from recovery.tasks import carry_on_backfills
 from tests.cast import Hand, Person, stages_of
 from tests.recovery.backfilled import assert_accounted_for, runs_of, states, trigger_of, wish
 from tests.verbs import retry_stage
@@ -45,6 +48,14 @@ def test_five_thousand_ticks_are_all_accounted_for(trigger: Trigger, operator: A
     assert Tick.objects.filter(trigger=trigger, state="dispatched", backfill=done.backfill.id).count() == 5_000
     found = backfills.progress(done.backfill)
     assert (found.active, found.held, found.pending) == (3, 4_997, 0)
+
+
+def test_the_sweep_comes_by_every_second_where_no_handler_holds_it_up(tmp_path: Path) -> None:
+    told = configuration("memory://", tmp_path)
+    entry = told["beat_schedule"]["backfills"]
+    assert (entry["schedule"], told["task_routes"][entry["task"]]) == (1.0, {"queue": "recourse.clock"})
+    assert entry["task"] == carry_on_backfills.name
+    assert carry_on_backfills() == {"filled": 0, "cancelled": 0, "completed": 0}
 
 
 def test_how_far_it_is_costs_as_many_statements_however_many_ticks(trigger: Trigger, operator: Actor) -> None:
