@@ -21,7 +21,7 @@ from pipelines.sql import query
 
 LONGEST_REASON = 10_000
 OVERRIDE = "override_reason"
-_NEAR_DAYS, _FAR_DAYS = 2, 366
+_AHEAD = (2, 9, 45, 366)  # days; most end tonight, and looking far takes long where there are many
 
 # what is looked at: b is a blackout that is for this place
 _IN_SCOPE = """b.workspace_id = %(workspace)s::uuid AND b.enabled
@@ -138,12 +138,13 @@ def refusal(holds: Active) -> Refusal:
 def _until(place: Mapping[str, Any]) -> datetime | None:
     """The first instant to come at which nothing holds."""
     if query(
-        f"SELECT 1 FROM pipelines_blackout b WHERE {_IN_SCOPE} AND b.kind = 'period' AND b.ends_at IS NULL"
-        " AND recourse_covers(b, recourse_now()) LIMIT 1",
+        f"SELECT 1 FROM pipelines_blackout b WHERE {_IN_SCOPE} AND recourse_covers(b, recourse_now())"
+        " AND (b.kind = 'period' AND b.ends_at IS NULL"
+        " OR b.kind = 'weekly' AND b.from_time = b.to_time AND cardinality(b.days) = 7) LIMIT 1",
         place,
     ):
         return None
-    for days in (_NEAR_DAYS, _FAR_DAYS):
+    for days in _AHEAD:
         found = query(_FIRST_END, {**place, "days": days})
         if found:
             return found[0][0]

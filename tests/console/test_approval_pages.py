@@ -644,7 +644,7 @@ def test_no_list_and_no_page_asks_more_for_more(
         (path, count) for path, count in before.items() if "waiting" in path or "mine" in path
     }
     assert _queries(approver, address_of(many)) <= page + 1
-    assert max(before.values()) <= 13
+    assert max(before.values()) <= 14  # one of them looks for freezes, for the banner
 
 
 def _queries(visitor: Visitor, path: str) -> int:

@@ -281,7 +281,8 @@ windows = st.builds(
     end=st.times().map(lambda at: at.replace(second=0, microsecond=0)),
     days=st.lists(st.integers(1, 7), min_size=1, max_size=7, unique=True).map(sorted),
 )
-CHANGING = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Casablanca", "UTC")
+# zones whose rules stand: of others the data of the database and of Python's package may differ, and the former decides
+CHANGING = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "UTC")
 
 
 def _wall(moment: datetime, zone: str) -> datetime:
