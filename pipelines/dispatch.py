@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import creation, tick_inputs, zones
+from pipelines import creation, tick_inputs
 from pipelines.creation import Draft, Origin, Place
 from pipelines.errors import Refusal
 from pipelines.models import OverlapPolicy
@@ -214,7 +214,7 @@ def _draft(tick: DueTick, world: _World, *, held: bool) -> Draft:
     managed = world.releases.get((tick.pipeline_id, tick.place.environment_id))
     if managed is None:
         raise Refusal("release_not_active", f"its pipeline has no active release in {tick.place.environment_slug}")
-    due = Due(tick.at, tick.at.astimezone(zones.zone(tick.timezone)), tick.rule)
+    due = Due.kept(tick.at, tick.timezone, tick.rule)
     filled = tick_inputs.fill(tick.template, due=due, previous=tick.previous_at, trigger_name=tick.trigger_name)
     tick_inputs.text(filled)  # not too large
     return creation.managed_draft(

@@ -70,10 +70,6 @@ class Subject:
     version: int
     recorded_until: datetime
 
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule(self.cron, self.timezone, self.gap, self.overlap)
-
 
 SUBJECT = ", ".join(name for name in Subject.__dataclass_fields__)
 
@@ -107,13 +103,6 @@ def record_locked(trigger: Trigger, now: datetime) -> int:
     return recorded
 
 
-def next_at(
-    schedule: Schedule, after: datetime, starts_at: datetime | None = None, ends_at: datetime | None = None
-) -> datetime | None:
-    """The first tick after an instant, within the time that the trigger has; None when there is none."""
-    return _within(_next(schedule, after, starts_at), ends_at)
-
-
 def _due(trigger_ids: Sequence[uuid.UUID] | None) -> list[Subject]:
     wanted = None if trigger_ids is None else list(trigger_ids)
     rows = query(
@@ -134,7 +123,8 @@ def _record(subjects: Sequence[Subject], now: datetime) -> tuple[int, int]:
     for subject in subjects:
         done += 1
         try:
-            clock = clocks.setdefault(subject.schedule, _Clock(subject.schedule, now))
+            schedule = Schedule.of(subject)
+            clock = clocks.setdefault(schedule, _Clock(schedule, now))
             ticks = clock.since_recorded(subject)
             until = max(now, subject.recorded_until)
             following = clock.next(until, subject)
@@ -172,7 +162,7 @@ class _Clock:
         self._schedule, self._now = schedule, now
         self._past: Iterator[Due] = schedule.before(now, inclusive=True)
         self._walked: list[Due] = []
-        self._next: dict[datetime, datetime | None] = {}
+        self._next: dict[tuple[datetime | None, ...], datetime | None] = {}
 
     def since_recorded(self, subject: Subject) -> list[_Found]:
         """What came after the instant up to which the trigger is recorded, oldest first."""
@@ -188,10 +178,11 @@ class _Clock:
         return found[::-1]
 
     def next(self, after: datetime, subject: Subject) -> datetime | None:
-        after = max(after, _just_before(subject.starts_at, after))
-        if after not in self._next:
-            self._next[after] = _next(self._schedule, after, None)
-        return _within(self._next[after], subject.ends_at)
+        asked = (after, subject.starts_at, subject.ends_at)
+        if asked not in self._next:
+            due = next(self._schedule.ahead(*asked), None)
+            self._next[asked] = due.at if due else None
+        return self._next[asked]
 
     def _back(self, index: int) -> Due | None:
         while len(self._walked) <= index:
@@ -200,20 +191,6 @@ class _Clock:
                 return None
             self._walked.append(due)
         return self._walked[index]
-
-
-def _just_before(starts_at: datetime | None, otherwise: datetime) -> datetime:
-    """The instant after which a trigger's ticks begin; the first may be at `starts_at` itself."""
-    return otherwise if starts_at is None else starts_at - timedelta(microseconds=1)
-
-
-def _next(schedule: Schedule, after: datetime, starts_at: datetime | None) -> datetime | None:
-    following = next(schedule.after(max(after, _just_before(starts_at, after))), None)
-    return following.at if following else None
-
-
-def _within(at: datetime | None, ends_at: datetime | None) -> datetime | None:
-    return None if at is not None and ends_at is not None and at > ends_at else at
 
 
 # what becomes of each

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from itertools import chain, dropwhile, islice, takewhile
+from typing import Protocol
 
 from django.db.models import TextChoices
 
@@ -74,10 +75,28 @@ class Due:
     local: datetime  # in the schedule's zone: what its clocks show then
     rule: str
 
+    @classmethod
+    def kept(cls, at: datetime, timezone: str, rule: str) -> Due:
+        """A tick that was found before, of what its row keeps."""
+        return cls(at, at.astimezone(zones.zone(timezone)), rule)
+
+
+class Scheduled(Protocol):
+    """Whatever keeps a schedule: a trigger, a tick with that of its time, a backfill."""
+
+    @property
+    def cron(self) -> str: ...
+    @property
+    def timezone(self) -> str: ...
+    @property
+    def gap(self) -> str: ...
+    @property
+    def overlap(self) -> str: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Build it with `read`, which refuses what is wrong; the plain constructor is for what was read before."""
+    """Build it with `read`, which refuses what is wrong; `of` is for what was read before."""
 
     cron: str
     timezone: str
@@ -94,6 +113,10 @@ class Schedule:
                 message = f"{field} is one of {', '.join(choices.values)}."
                 raise Refusal("validation_error", message, errors={field: [message]})
         return cls(text, timezone, str(gap), str(overlap))
+
+    @classmethod
+    def of(cls, kept: Scheduled) -> Schedule:
+        return cls(kept.cron, kept.timezone, kept.gap, kept.overlap)
 
     def after(self, instant: datetime, *, inclusive: bool = False) -> Iterator[Due]:
         """Every tick after the instant, in order, until the end of 2200; in constant memory."""
@@ -115,6 +138,16 @@ class Schedule:
         """Every tick of a window; both its ends belong to it (O53)."""
         end = _utc(end)
         return takewhile(lambda due: due.at <= end, self.after(start, inclusive=True))
+
+    def ahead(
+        self, instant: datetime, starts_at: datetime | None = None, ends_at: datetime | None = None
+    ) -> Iterator[Due]:
+        """Every tick after the instant from a start to an end, where there are such; both belong to it."""
+        if starts_at is not None and starts_at > instant:
+            dues = self.after(starts_at, inclusive=True)
+        else:
+            dues = self.after(instant)
+        return dues if ends_at is None else takewhile(lambda due: due.at <= ends_at, dues)
 
     def next(self, count: int, after: datetime) -> list[Due]:
         return list(islice(self.after(after), count))

@@ -8,9 +8,10 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from pipelines import trigger_queries, triggers
+from pipelines import triggers
 from pipelines.access import CAPABILITIES, RELEASE, Actor, person
 from pipelines.models import Lane, Tick, Trigger, TriggerVersion, Workspace
+from pipelines.schedules import Schedule
 from pipelines.tenant_admin import DefinitionAdmin, TenantAdmin, raise_denied
 from pipelines.trigger_form import TriggerForm
 
@@ -67,7 +68,7 @@ class TriggerAdmin(DefinitionAdmin):
 
     @admin.display(description="in words")
     def in_words(self, obj: Trigger) -> str:
-        return trigger_queries.schedule_of(obj).sentence()
+        return Schedule.of(obj).sentence()
 
     @admin.display(description="in words, as it is kept")
     def kept(self, obj: Trigger) -> str:

@@ -25,7 +25,6 @@ from pipelines.models import Run, Tick, Trigger, TriggerVersion
 from pipelines.paging import Cut, Page, page_of
 from pipelines.schedules import Due, Schedule
 from pipelines.sql import planned
-from pipelines.zones import zone
 
 NEXT = 5  # ticks that are told ahead
 MOST_MISSED = 10_000
@@ -126,7 +125,7 @@ def standing(triggers: Collection[Trigger]) -> dict[uuid.UUID, Standing]:
             continue
         now, last_id, status, counted, first, latest, blackout = rows[trigger.id]
         room = min(share, MOST_MISSED + 1 - counted)
-        alike = (schedule_of(trigger), trigger.starts_at, trigger.ends_at)
+        alike = (Schedule.of(trigger), trigger.starts_at, trigger.ends_at)
         if alike not in ahead:
             ahead[alike] = upcoming(trigger, now)
         overdue = [due.at for due in islice(unrecorded(trigger, now), room)]
@@ -147,13 +146,9 @@ def standing_of(trigger: Trigger) -> Standing:
     return standing([trigger])[trigger.id]
 
 
-def schedule_of(trigger: Trigger) -> Schedule:
-    return Schedule(trigger.cron, trigger.timezone, trigger.gap, trigger.overlap)
-
-
 def upcoming(trigger: Trigger, now: datetime, count: int = NEXT) -> list[Due]:
     """The next ticks, within the trigger's start and end."""
-    return list(islice(_within(trigger, schedule_of(trigger).after(_from(trigger, now))), count))
+    return list(islice(Schedule.of(trigger).ahead(now, trigger.starts_at, trigger.ends_at), count))
 
 
 def unrecorded(trigger: Trigger, now: datetime) -> Iterator[Due]:
@@ -161,8 +156,8 @@ def unrecorded(trigger: Trigger, now: datetime) -> Iterator[Due]:
     until = now - timedelta(seconds=trigger.start_within)
     if trigger.next_at is None or trigger.next_at > until:
         return iter(())
-    after = schedule_of(trigger).after(_from(trigger, trigger.recorded_until))
-    return takewhile(lambda due: due.at <= until, _within(trigger, after))
+    dues = Schedule.of(trigger).ahead(trigger.recorded_until, trigger.starts_at, trigger.ends_at)
+    return takewhile(lambda due: due.at <= until, dues)
 
 
 def ticks(trigger: Trigger, params: Parameters, cut: Cut) -> Page[Tick]:
@@ -183,17 +178,4 @@ def versions(trigger: Trigger) -> QuerySet[TriggerVersion]:
 
 def says(tick: Tick) -> str:
     """What made a tick of the ledger, in plain words, by the schedule of its time."""
-    schedule = Schedule(tick.cron, tick.timezone, tick.gap, tick.overlap)
-    return schedule.explain(Due(tick.at, tick.at.astimezone(zone(tick.timezone)), tick.rule))
-
-
-def _from(trigger: Trigger, instant: datetime) -> datetime:
-    """The instant to look behind, so that a tick at the very start still comes."""
-    if trigger.starts_at is None:
-        return instant
-    return max(instant, trigger.starts_at - timedelta(microseconds=1))
-
-
-def _within(trigger: Trigger, dues: Iterable[Due]) -> Iterator[Due]:
-    end = trigger.ends_at
-    return iter(dues) if end is None else takewhile(lambda due: due.at <= end, dues)
+    return Schedule.of(tick).explain(Due.kept(tick.at, tick.timezone, tick.rule))

@@ -169,8 +169,8 @@ def _keep_version(row: Trigger, actor: Actor, reason: str) -> None:
 
 
 def _next_at(row: Trigger) -> datetime | None:
-    schedule = Schedule(*(getattr(row, name) for name in SCHEDULE))
-    return ledger.next_at(schedule, row.recorded_until, row.starts_at, row.ends_at)
+    due = next(Schedule.of(row).ahead(row.recorded_until, row.starts_at, row.ends_at), None)
+    return due.at if due else None
 
 
 def _capacity(row: Trigger) -> int | None:

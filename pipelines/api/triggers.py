@@ -234,7 +234,7 @@ def trigger_views(rows: Sequence[Trigger]) -> list[dict[str, Any]]:
 
 
 def trigger_view(trigger: Trigger, standing: Standing) -> dict[str, Any]:
-    schedule = trigger_queries.schedule_of(trigger)
+    schedule = Schedule.of(trigger)
     return {
         "id": str(trigger.id),
         "name": trigger.name,

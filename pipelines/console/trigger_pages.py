@@ -102,7 +102,7 @@ def lines_of(triggers: list[Trigger]) -> list[Line]:
     standing = trigger_queries.standing(triggers) if triggers else {}
     found = []
     for trigger in triggers:
-        schedule = trigger_queries.schedule_of(trigger)
+        schedule = Schedule.of(trigger)
         found.append(Line(trigger, standing[trigger.id], schedule, schedule.sentence()))
     return found
 
@@ -139,9 +139,7 @@ def history(trigger: Trigger) -> list[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
     names = [*before, *(name for name in after if name not in before)]
     return [
-        (name, _told(before.get(name)), _told(after.get(name)))
-        for name in names
-        if before.get(name) != after.get(name) and name not in ("version", "updated_at")
+        (name, _told(before.get(name)), _told(after.get(name))) for name in names if before.get(name) != after.get(name)
     ]
 
 
