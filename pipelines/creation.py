@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
@@ -43,6 +43,7 @@ OPTION_DEFAULTS: dict[str, Any] = {
     "max_output_bytes": 256 * 1024,
 }
 MOST_AT_ONCE = 1000  # runs inserted in one statement
+MOST_CHARACTERS = 16_000_000  # of inputs in one statement, about: hundreds of the largest are more than it takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,11 +292,10 @@ def stage_row(stage: Mapping[str, Any], position: int, needed: Sequence[int], te
 def insert_runs(drafts: Sequence[Draft], *, actor: str, reason: str = "") -> None:
     """Inserts runs with their stages, queue entries, search words and events, and their first checkpoints.
 
-    In the caller's transaction, in two statements for each thousand; the caller then lets them `begin` and announces
-    what is ready.
+    In the caller's transaction, in two statements for each thousand, or for fewer where inputs are large; the caller
+    then lets them `begin` and announces what is ready.
     """
-    for first in range(0, len(drafts), MOST_AT_ONCE):
-        some = drafts[first : first + MOST_AT_ONCE]
+    for some in _lots(drafts):
         query(
             _INSERT,
             {
@@ -307,6 +307,21 @@ def insert_runs(drafts: Sequence[Draft], *, actor: str, reason: str = "") -> Non
             },
         )
         checkpoints.write_first([_as_checkpoints_tell(draft) for draft in some])
+
+
+def _lots(drafts: Sequence[Draft]) -> Iterator[list[Draft]]:
+    """The drafts, no more together than one statement should carry: every stage may have its run's input."""
+    lot: list[Draft] = []
+    size = 0
+    for draft in drafts:
+        added = len(draft.input or "") * (1 + len(draft.stages))
+        if lot and (len(lot) == MOST_AT_ONCE or size + added > MOST_CHARACTERS):
+            yield lot
+            lot, size = [], 0
+        lot.append(draft)
+        size += added
+    if lot:
+        yield lot
 
 
 def begin(drafts: Sequence[Draft], *, actor: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import creation, tick_inputs
+from pipelines import creation, lanes, tick_inputs
 from pipelines.creation import Draft, Origin, Place
 from pipelines.errors import Refusal
 from pipelines.models import OverlapPolicy
@@ -30,7 +30,6 @@ from pipelines.states import SkipReason, TickState
 
 log = structlog.get_logger(__name__)
 BATCH = 500
-MOST_CHARACTERS = 16_000_000  # of inputs in one statement, about
 ACTOR = "schedule"
 FAULT = ("internal_error", "its run could not be made; the console's log says why")
 QUEUEING = (OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL)
@@ -224,42 +223,21 @@ def _draft(tick: DueTick, world: _World, *, held: bool) -> Draft:
         run_id=tick.run_id,
         keywords=tick_inputs.keywords(due),
         deadline_seconds=tick.deadline_seconds,
-        origin=Origin(tick.trigger_id, tick.at, tick.trigger_id, rank(tick.at), held),
+        origin=Origin(tick.trigger_id, tick.at, tick.trigger_id, lanes.rank(tick.at), held),
     )
-
-
-def rank(at: datetime) -> int:
-    """The place of a tick's run in its lane: earlier instants first."""
-    return int(at.timestamp())
 
 
 def _make(ticks: Sequence[DueTick], drafts: dict[uuid.UUID, Draft]) -> None:
     """Inserts the runs, many at once; where that fails, each on its own, so that what cannot be made fails alone."""
-    for some in _lots([tick for tick in ticks if tick.id in drafts], drafts):
-        try:
-            _insert([drafts[tick.id] for tick in some])
-        except (InterfaceError, OperationalError):
-            raise
-        except Exception:
-            log.exception("dispatch.batch_failed", ticks=len(some))
-            for tick in some:
+    try:
+        _insert(list(drafts.values()))
+    except (InterfaceError, OperationalError):
+        raise
+    except Exception:
+        log.exception("dispatch.batch_failed", ticks=len(drafts))
+        for tick in ticks:
+            if tick.id in drafts:
                 _insert_alone(tick, drafts[tick.id])
-
-
-def _lots(ticks: Sequence[DueTick], drafts: dict[uuid.UUID, Draft]) -> Iterator[list[DueTick]]:
-    """The ticks, no more together than one statement should carry: every stage has its run's input."""
-    lot: list[DueTick] = []
-    size = 0
-    for tick in ticks:
-        draft = drafts[tick.id]
-        added = len(draft.input or "") * (1 + len(draft.stages))
-        if lot and size + added > MOST_CHARACTERS:
-            yield lot
-            lot, size = [], 0
-        lot.append(tick)
-        size += added
-    if lot:
-        yield lot
 
 
 def _insert(drafts: Sequence[Draft]) -> None:

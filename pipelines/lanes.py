@@ -15,6 +15,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
@@ -34,6 +35,11 @@ def open_lane(lane_id: uuid.UUID, workspace_id: uuid.UUID, capacity: int | None,
         " ON CONFLICT (id) DO NOTHING",
         [lane_id, workspace_id, capacity, is_background],
     )
+
+
+def rank(at: datetime, *, newest_first: bool = False) -> int:
+    """The place of a tick's run in its lane."""
+    return int(-at.timestamp() if newest_first else at.timestamp())
 
 
 def set_lane(lane_id: uuid.UUID, **changes: int | bool | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import creation, lanes, ledger, tick_inputs, zones
+from pipelines import creation, lanes, ledger, tick_inputs
 from pipelines.audit import INTERNAL_ERROR
 from pipelines.creation import Draft, Origin, Place
 from pipelines.errors import Refusal
@@ -106,9 +106,8 @@ def fill(backfill_id: uuid.UUID, limit: int = BATCH, *, skip_locked: bool = Fals
 
 def _next(backfill: Backfill, limit: int) -> list[_Pending]:
     newest_first = backfill.order == BackfillOrder.NEWEST
-    zone = zones.zone(backfill.timezone)
     return [
-        _Pending(tick_id, Due(at, at.astimezone(zone), rule), local_time, previous)
+        _Pending(tick_id, Due.kept(at, backfill.timezone, rule), local_time, previous)
         for tick_id, at, rule, local_time, previous in query(
             "SELECT id, at, rule, local_time, previous_at FROM recovery_backfilltick WHERE backfill_id = %s"
             " AND state = 'pending' ORDER BY at" + (" DESC" if newest_first else "") + " LIMIT %s::int",
@@ -167,7 +166,7 @@ def _make(backfill: Backfill, trigger: Trigger, release: Managed, ready: Sequenc
         trigger.id,
         [ledger.Wanted(one.due.at, one.local_time, one.due.rule, one.previous) for one in ready],
         backfill_id=backfill.id,
-        schedule=Schedule(backfill.cron, backfill.timezone, backfill.gap, backfill.overlap),
+        schedule=Schedule.of(backfill),
         version=trigger.version,
         reprocess=backfill.reprocess,
         withheld=left_alone,
@@ -193,7 +192,6 @@ def _make(backfill: Backfill, trigger: Trigger, release: Managed, ready: Sequenc
 
 
 def _draft(backfill: Backfill, trigger: Trigger, release: Managed, one: _Pending, run_id: uuid.UUID) -> Draft:
-    rank = int(one.due.at.timestamp())
     return creation.managed_draft(
         Place(trigger.workspace_id, trigger.application_id, trigger.environment_id, trigger.environment.slug),
         release,
@@ -206,7 +204,7 @@ def _draft(backfill: Backfill, trigger: Trigger, release: Managed, one: _Pending
             trigger_id=trigger.id,
             tick_at=one.due.at,
             lane_id=backfill.id,
-            lane_rank=-rank if backfill.order == BackfillOrder.NEWEST else rank,
+            lane_rank=lanes.rank(one.due.at, newest_first=backfill.order == BackfillOrder.NEWEST),
             held=True,
         ),
         through_blackout=bool(backfill.override_reason),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from config.celery_settings import configuration
-from pipelines import creation, dispatch, lanes, ledger, triggers
+from pipelines import checkpoints, creation, dispatch, lanes, ledger, triggers
 from pipelines.models import Blackout, Environment, Pipeline, QueueEntry, Release, Run, Stage, Tick, Trigger, Workspace
 from pipelines.tasks import run_schedules
 from tests.cast import Hand, Person
@@ -274,15 +274,15 @@ def test_large_inputs_are_not_all_carried_by_one_statement(
     make_trigger: MakeTrigger, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hundreds of the largest inputs would be more than the server takes at once."""
-    monkeypatch.setattr(dispatch, "MOST_CHARACTERS", 5_000)
+    monkeypatch.setattr(creation, "MOST_CHARACTERS", 5_000)
     carried: list[int] = []
-    real = creation.insert_runs
+    real = checkpoints.write_first
 
-    def insert(drafts: Any, **more: Any) -> None:
-        carried.append(len(drafts))
-        real(drafts, **more)
+    def write_first(runs: Any) -> None:
+        carried.append(len(runs))
+        real(runs)
 
-    monkeypatch.setattr(creation, "insert_runs", insert)
+    monkeypatch.setattr(checkpoints, "write_first", write_first)
     set_to(clock, MORNING)
     for size in (10, 10, 2_000, 2_000, 9_000):
         make_trigger(name=str(size), input={"a": "x" * size})
