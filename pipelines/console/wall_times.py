@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime
 
+from pipelines.cron import FIRST_DAY, LAST_DAY
 from pipelines.schedule_days import begins, of_wall
 from pipelines.zones import zone
 
-FIRST_YEAR, LAST_YEAR = 1800, 2200
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 WALL = re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2})?", re.ASCII)
 
@@ -47,6 +47,6 @@ def ways(timezone: str) -> str:
 
 def within(moment: datetime) -> datetime:
     """The moment, when schedules reach it."""
-    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+    if not FIRST_DAY.year <= moment.year <= LAST_DAY.year:
         raise ValueError("out of range")
     return moment

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from pipelines.cron import FIRST_DAY, LAST_DAY
+
 FAILED, MISSED, ACTIVE, CANCELLED, COMPLETED, DUE = "failed", "missed", "running", "cancelled", "completed", "due"
 WORST_FIRST = (FAILED, MISSED, ACTIVE, CANCELLED, COMPLETED, DUE)
 WORDS = {
@@ -22,7 +24,6 @@ WORDS = {
     DUE: "yet to come",
 }
 SHOWN = 2  # months at once
-FIRST_YEAR, LAST_YEAR = 1800, 2200
 
 Counts = Mapping[str, int]  # by what became of them
 
@@ -59,8 +60,13 @@ def months(last: date, fates: Mapping[date, Counts], chosen: tuple[date, date] |
     return [
         _month(first, fates, chosen, today)
         for first in (shifted(last, -back) for back in reversed(range(SHOWN)))
-        if FIRST_YEAR <= first.year <= LAST_YEAR
+        if reaches(first)
     ]
+
+
+def reaches(day: date) -> bool:
+    """Whether schedules do."""
+    return FIRST_DAY <= day <= LAST_DAY
 
 
 def shifted(day: date, months_later: int) -> date:

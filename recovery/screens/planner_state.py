@@ -17,10 +17,10 @@ from pipelines.errors import Refusal
 from pipelines.models import Trigger
 from pipelines.schedule_days import begins
 from pipelines.schedules import Schedule
+from recovery.backfill_world import MOST_CONCURRENT
 from recovery.models import BackfillOrder, Reprocess
 from recovery.screens import calendars
 
-MOST_AT_ONCE = 1_000
 LONGEST = 200  # characters of any of them
 USUAL = {"max_concurrent": "1", "order": str(BackfillOrder.OLDEST), "reprocess": str(Reprocess.NONE)}
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -101,7 +101,7 @@ def read(
         order=_choice(given, "order", BackfillOrder.values, BackfillOrder.OLDEST, errors),
         reprocess=_choice(given, "reprocess", Reprocess.values, Reprocess.NONE, errors),
         month=_month(given) or calendars.shifted((end or now).astimezone(zone).date(), 0),
-        anchor=_day(given["anchor"]),
+        anchor=day_of(given["anchor"]),
         is_clipped=bool(wall_times.DAY.fullmatch(given["to"])) and end is not None and now - end < MINUTE,
         errors=errors,
     )
@@ -109,7 +109,11 @@ def read(
 
 def day_of(text: str) -> date | None:
     """A day that was picked; None for what is none."""
-    return _day(text)
+    try:
+        found = date.fromisoformat(text) if wall_times.DAY.fullmatch(text) else None
+    except ValueError:
+        return None
+    return found if found and calendars.reaches(found) else None
 
 
 def _schedule(given: Mapping[str, str], trigger: Trigger, errors: dict[str, list[str]]) -> Schedule:
@@ -118,7 +122,7 @@ def _schedule(given: Mapping[str, str], trigger: Trigger, errors: dict[str, list
         return Schedule.read(**told)
     except Refusal as refusal:
         errors.update({name: list(said) for name, said in (refusal.errors or {}).items()})
-        return Schedule(trigger.cron, trigger.timezone, trigger.gap, trigger.overlap)
+        return Schedule.of(trigger)
 
 
 def _instant(
@@ -146,9 +150,9 @@ def _whole_day(day: date, name: str, timezone: str, now: datetime) -> datetime:
 
 def _whole(given: Mapping[str, str], name: str, errors: dict[str, list[str]]) -> int:
     text = given[name] or "1"
-    if text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MOST_AT_ONCE:
+    if text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= MOST_CONCURRENT:
         return int(text)
-    errors[name] = [f"a whole number from 1 to {MOST_AT_ONCE:,}"]
+    errors[name] = [f"a whole number from 1 to {MOST_CONCURRENT:,}"]
     return 1
 
 
@@ -161,13 +165,4 @@ def _choice(given: Mapping[str, str], name: str, choices: list[str], default: st
 
 
 def _month(given: Mapping[str, str]) -> date | None:
-    found = _day(f"{given['month']}-01") if given["month"] else None
-    return found if found and calendars.FIRST_YEAR <= found.year <= calendars.LAST_YEAR else None
-
-
-def _day(text: str) -> date | None:
-    try:
-        found = date.fromisoformat(text) if wall_times.DAY.fullmatch(text) else None
-    except ValueError:
-        return None
-    return found if found and calendars.FIRST_YEAR <= found.year <= calendars.LAST_YEAR else None
+    return day_of(f"{given['month']}-01") if given["month"] else None

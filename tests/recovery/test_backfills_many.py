@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from config.celery_settings import configuration
-from pipelines import lanes
+from pipelines import creation, lanes, triggers
 from pipelines.access import Actor
 from pipelines.models import Application, Environment, Run, Tick, Trigger
 from pipelines.transitions import cancel_run
@@ -56,6 +56,19 @@ def test_the_sweep_comes_by_every_second_where_no_handler_holds_it_up(tmp_path: 
     assert (entry["schedule"], told["task_routes"][entry["task"]]) == (1.0, {"queue": "recourse.clock"})
     assert entry["task"] == carry_on_backfills.name
     assert carry_on_backfills() == {"filled": 0, "cancelled": 0, "completed": 0}
+
+
+def test_large_inputs_are_not_all_carried_by_one_statement(
+    trigger: Trigger, people: dict[str, Person], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of the largest inputs would be more than the server takes at once, for ever."""
+    monkeypatch.setattr(creation, "MOST_CHARACTERS", 5_000)
+    admin = people["admin"].actor
+    triggers.change(trigger.id, actor=admin, changes={"input": {"a": "x" * 1_000}})
+    with CaptureQueriesContext(connection) as asked:
+        done = backfills.start(wish(trigger, "2026-05-01T00:00:00+00:00", "2026-05-01T00:09:00+00:00"), admin)
+    assert states(done.backfill.id) == {"dispatched": 10}
+    assert sum("INSERT INTO pipelines_run " in one["sql"] for one in asked) == 5, "two runs of one stage in each"
 
 
 def test_how_far_it_is_costs_as_many_statements_however_many_ticks(trigger: Trigger, operator: Actor) -> None:
