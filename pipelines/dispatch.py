@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 BATCH = 500
 ACTOR = "schedule"
 FAULT = ("internal_error", "its run could not be made; the console's log says why")
+LOOK_AGAIN = 60.0  # seconds, at a tick that could not be decided
 QUEUEING = (OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL)
 
 
@@ -104,11 +105,40 @@ def dispatch_due() -> int:
         with transaction.atomic():
             ticks = _due()
             if ticks:
-                _make(ticks, _decide(ticks, _world(ticks)))
-                _keep(ticks)
+                _dispatch_each_for_itself(ticks)
         total += len(ticks)
         if len(ticks) < BATCH:
             return total
+
+
+def _dispatch_each_for_itself(ticks: Sequence[DueTick]) -> None:
+    """Together; where even looking at them fails one by one, and what cannot be decided comes again later."""
+    undecided = [replace(tick) for tick in ticks]
+    try:
+        with transaction.atomic():
+            _dispatch(ticks)
+        return
+    except (InterfaceError, OperationalError):
+        raise
+    except Exception:
+        log.exception("dispatch.batch_undecided", ticks=len(ticks))
+    for tick in undecided:
+        try:
+            with transaction.atomic():
+                _dispatch([tick])
+        except (InterfaceError, OperationalError):
+            raise
+        except Exception:
+            log.exception("dispatch.tick_undecided", tick=str(tick.id), trigger=str(tick.trigger_id))
+            execute(
+                "UPDATE pipelines_tick SET start_at = recourse_now() + make_interval(secs => %s) WHERE id = %s",
+                [LOOK_AGAIN, tick.id],
+            )
+
+
+def _dispatch(ticks: Sequence[DueTick]) -> None:
+    _make(ticks, _decide(ticks, _world(ticks)))
+    _keep(ticks)
 
 
 def _due() -> list[DueTick]:

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import Any
 
 import structlog
-from django.db import transaction
+from django.db import InterfaceError, OperationalError, transaction
 
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
@@ -86,7 +86,7 @@ def record(trigger_ids: Sequence[uuid.UUID] | None = None) -> int:
             if not subjects:
                 return total
             # a statement of its own: later than any change that the locks were waited for
-            recorded, done = _record(subjects, database_now())
+            recorded, done = _record_each_for_itself(subjects, database_now())
         total += recorded
         if done == len(subjects) < BATCH:
             return total
@@ -112,6 +112,31 @@ def _due(trigger_ids: Sequence[uuid.UUID] | None) -> list[Subject]:
         [wanted, wanted, BATCH],
     )
     return [Subject(*row) for row in rows]
+
+
+def _record_each_for_itself(subjects: Sequence[Subject], now: datetime) -> tuple[int, int]:
+    """Together; where that fails one by one: what cannot be recorded is looked at again later and holds up no other.
+
+    Nothing of it is lost: what it is recorded up to stays where it was.
+    """
+    try:
+        with transaction.atomic():
+            return _record(subjects, now)
+    except (InterfaceError, OperationalError):
+        raise
+    except Exception:
+        log.exception("ledger.batch_failed", triggers=len(subjects))
+    recorded = 0
+    for subject in subjects:
+        try:
+            with transaction.atomic():
+                recorded += _record([subject], now)[0]
+        except (InterfaceError, OperationalError):
+            raise
+        except Exception:
+            log.exception("ledger.trigger_failed", trigger=str(subject.id))
+            execute("UPDATE pipelines_trigger SET next_at = %s WHERE id = %s", [now + LOOK_AGAIN, subject.id])
+    return recorded, len(subjects)
 
 
 def _record(subjects: Sequence[Subject], now: datetime) -> tuple[int, int]:

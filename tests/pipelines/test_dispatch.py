@@ -320,3 +320,31 @@ def test_schedules_are_looked_at_every_second_where_no_handler_holds_them_up(
     make_trigger()
     clock.advance(hours=1)
     assert [run_schedules(), run_schedules()] == [{"recorded": 1, "decided": 1}, {"recorded": 0, "decided": 0}]
+
+
+def test_what_cannot_even_be_looked_at_holds_up_nobody_else(make_trigger: MakeTrigger, clock: Clock) -> None:
+    """I18: the database was moved to a server whose zone data lacks a blackout's zone. That trigger waits, and loses
+    nothing; all others go on, recorded and dispatched."""
+    set_to(clock, "2026-05-20T00:30Z")
+    stuck, good = make_trigger(name="stuck", pipeline="one"), make_trigger(name="good", pipeline="two")
+    blackout = Blackout.objects.create(
+        workspace_id=stuck.workspace_id, trigger=stuck, name="b", kind="dates", dates=["2030-01-01"], timezone="UTC"
+    )
+    set_to(clock, "2026-05-20T01:00:01Z")
+    ledger.record([stuck.id])
+    Blackout.objects.filter(id=blackout.id).update(timezone="Mars/Base")
+    ledger.record()
+    dispatch.dispatch_due()
+    assert states(good) == {"dispatched": 1}
+    assert states(stuck) == {"due": 1}
+    set_to(clock, "2026-05-20T02:00:01Z")
+    run_pass()
+    assert states(good) == {"dispatched": 1, "skipped(overlap)": 1}
+    assert states(stuck) == {"due": 1}
+    Blackout.objects.filter(id=blackout.id).update(timezone="UTC")
+    clock.advance(61)
+    run_pass()
+    run_pass()
+    assert sum(states(stuck).values()) == 2
+    assert "due" not in states(stuck)
+    assert Run.objects.filter(trigger=stuck).exists()
