@@ -123,21 +123,22 @@ def progress(backfill: Backfill) -> Progress:
     """Counts everything anew, in one statement."""
     rows = planned(
         """
-        SELECT t.state, CASE WHEN t.state <> 'dispatched' THEN '' WHEN r.id IS NULL THEN 'removed'
-                WHEN r.held THEN 'held' ELSE r.status END AS stands,
-            count(*), extract(epoch FROM sum(r.finished_at - r.started_at) FILTER (WHERE r.status = 'completed'))::float
+        SELECT t.state, r.status, r.held, count(*),
+            extract(epoch FROM sum(r.finished_at - r.started_at) FILTER (WHERE r.status = 'completed'))::float
         FROM recovery_backfilltick t LEFT JOIN pipelines_run r ON r.id = t.run AND t.state = 'dispatched'
-        WHERE t.backfill_id = %s GROUP BY 1, 2
+        -- by plain columns, of which the planner knows that they have few values
+        WHERE t.backfill_id = %s GROUP BY t.state, r.status, r.held
         """,
         [backfill.id],
     )
     by_state: dict[str, int] = {}
     runs: dict[str, int] = {}
     seconds = None
-    for state, stands, count, took in rows:
+    for state, status, is_held, count, took in rows:
         by_state[state] = by_state.get(state, 0) + count
-        if stands:
-            runs[stands] = count
+        stands = "held" if is_held else status or "removed"
+        if state == BackfillTickState.DISPATCHED:
+            runs[stands] = runs.get(stands, 0) + count
         if stands == RunStatus.COMPLETED and took is not None:
             seconds = took / count
     found = Progress(by_state, runs)
