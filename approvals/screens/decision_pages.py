@@ -28,7 +28,7 @@ from approvals.transitions import decide_gate
 from pipelines import queries
 from pipelines.access import DECIDE, Actor
 from pipelines.console.acts import Step, missing
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show
+from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Attempt, Gate, Run, Stage, StageOutput
 from pipelines.sql import database_now
@@ -336,7 +336,7 @@ def _address(item: Item) -> str:
 
 
 def _reason(request: ScreenRequest) -> str:
-    return " ".join(request.POST.get("reason", "").split())
+    return typed(request.POST, "reason")
 
 
 def _check_length(reason: str) -> None:

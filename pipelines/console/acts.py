@@ -12,7 +12,7 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, show
+from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, show, typed
 from pipelines.errors import Refusal
 
 NAMED = 8  # of many names in one line
@@ -77,7 +77,7 @@ def perform(request: ScreenRequest, act: Act, carry_out: Callable[[str], str]) -
     A refusal is shown on the act itself, with what was typed still there; a missing right and 404 are pages.
     """
     request.visit.actor.require(act.needs)
-    reason = " ".join(request.POST.get("reason", "").split())
+    reason = typed(request.POST, "reason")
     if request.method != "POST":
         return ask(request, act, reason)
     try:

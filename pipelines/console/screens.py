@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.cache import patch_vary_headers
@@ -106,6 +106,11 @@ def show(
     # the same address answers with a page or a part of it
     patch_vary_headers(response, ["HX-Request"])
     return response
+
+
+def typed(params: QueryDict, name: str) -> str:
+    """A line that somebody typed, its blanks put in order; without NUL, which no text of the database may hold."""
+    return " ".join(params.get(name, "").replace("\0", "").split())
 
 
 def go_on(request: HttpRequest, address: str) -> HttpResponse:

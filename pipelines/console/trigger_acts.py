@@ -22,7 +22,7 @@ from pipelines import trigger_queries, triggers
 from pipelines.access import RELEASE
 from pipelines.console import wall_times
 from pipelines.console.acts import Act, Step, missing, perform
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show
+from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Application, CatchUp, Environment, OverlapPolicy, Pipeline, Trigger
 from pipelines.schedules import Due, Gap, Overlap, Schedule
@@ -169,7 +169,7 @@ def _form(
     """Asks for the settings, or with POST saves them; `look` only shows what the schedule means."""
     request.visit.actor.require(RELEASE)
     refusal: Refusal | None = None
-    reason = " ".join(request.POST.get("reason", "").split())
+    reason = typed(request.POST, "reason")
     if request.method == "POST":
         given = {name: request.POST.get(name, "")[:LONGEST_INPUT].replace("\0", "") for name in FIELDS}
         if "look" not in request.POST:

@@ -19,9 +19,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from approvals.models import ApprovalRequest
 from pipelines import blackouts
 from pipelines.access import CANCEL, STEER, Actor
-from pipelines.console.acts import Act, Step, perform
+from pipelines.console.acts import Act, Step, missing, perform
 from pipelines.console.offers import Offer, missing_right
-from pipelines.console.screens import ScreenRequest, screen, show
+from pipelines.console.screens import LONGEST_REASON, ScreenRequest, screen, show, typed
 from pipelines.models import Run
 from pipelines.paging import page_of, read_cut
 from pipelines.schedules import Due, Schedule
@@ -198,7 +198,9 @@ def resume(request: ScreenRequest, backfill_id: uuid.UUID) -> HttpResponse:
     )
 
     def carry_out(reason: str) -> str:
-        override = " ".join(request.POST.get("override_reason", "").split())
+        override = typed(request.POST, "override_reason")
+        if len(override) > LONGEST_REASON:
+            raise missing("override_reason", f"at most {LONGEST_REASON} characters")
         done = backfills.resume(backfill.id, request.visit.actor, reason, override)
         messages.success(request, "Its runs are let in again.", done.status)
         return _address(backfill)

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from pipelines import queries, signing
 from pipelines.access import RESOLVE
 from pipelines.console.acts import Act, Step, ask, missing, perform
-from pipelines.console.screens import ScreenRequest, screen, show
+from pipelines.console.screens import ScreenRequest, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.list_filters import EffectFilter
 from pipelines.models import Attempt, Effect, Run, Stage
@@ -261,7 +261,7 @@ def _outcome(params: QueryDict) -> str:
 
 def _summary(params: QueryDict) -> Summary:
     """The summary as typed; refused by field where it is no JSON, too large, or comes from nobody."""
-    source = " ".join(params.get("source", "").split())
+    source = typed(params, "source")
     if not source or len(source) > LONGEST_SOURCE:
         raise missing("source", f"who says so, in at most {LONGEST_SOURCE} characters")
     value = _json(params.get("summary", ""))

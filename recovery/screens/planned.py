@@ -20,7 +20,7 @@ from django.urls import reverse
 
 from pipelines.blackouts import OVERRIDE
 from pipelines.console.acts import Act, Step, answer_of, ask
-from pipelines.console.screens import ScreenRequest, go_on
+from pipelines.console.screens import ScreenRequest, go_on, typed
 from pipelines.errors import Refusal
 from recovery import answers, transitions, waiting
 from recovery.operations import Done
@@ -107,7 +107,7 @@ def perform(request: ScreenRequest, act: Act, planned: Planned) -> HttpResponse:
     request.visit.actor.require(act.needs)
     if request.method != "POST":
         return _show(request, act, planned, Shown(), "")
-    reason = " ".join(request.POST.get("reason", "").split())
+    reason = typed(request.POST, "reason")
     shown = _read(request.POST.get("shown", ""))
     try:
         if _chooses_otherwise(planned, shown) or "look" in request.POST:

@@ -25,7 +25,7 @@ from pipelines import trigger_queries
 from pipelines.access import FORK, Actor
 from pipelines.console.acts import Step, missing
 from pipelines.console.offers import missing_right
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show
+from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Trigger
 from pipelines.schedules import Due, Gap, Overlap
@@ -142,7 +142,7 @@ def start(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
         return planner(request, trigger_id)
     state = planner_state.read(request.POST, trigger, database_now(), None)
     shown = _read(request.POST.get("shown", ""))
-    reason, override = (" ".join(request.POST.get(name, "").split()) for name in ("reason", "override_reason"))
+    reason, override = typed(request.POST, "reason"), typed(request.POST, "override_reason")
     try:
         for name, text in (("reason", reason), ("override_reason", override)):
             if len(text) > LONGEST_REASON:
