@@ -26,13 +26,12 @@ from pipelines.ids import new_id
 from pipelines.models import CatchUp, Trigger
 from pipelines.schedules import Due, Schedule
 from pipelines.sql import database_now, execute, query, recordset
-from pipelines.states import SkipReason, TickState
+from pipelines.states import REDONE, REMOVED, SkipReason, TickState
 
 log = structlog.get_logger(__name__)
 BATCH = 1_000  # triggers a transaction
 MOST_ROWS = 20_000  # of a transaction, about
 MOST_TICKS = 10_000  # of one trigger in one pass
-REDONE = {"failed": ["failed", "cancelled"], "all": ["completed", "failed", "cancelled"]}  # by statuses of their runs
 LOOK_AGAIN = timedelta(minutes=1)  # at a trigger whose schedule cannot be read any more
 
 COLUMNS = """id uuid, trigger uuid, at timestamptz, state text, reason text, detail text, cron text, timezone text,
@@ -447,14 +446,14 @@ def _finished(run_ids: Sequence[str], reprocess: str) -> set[str]:
 
     Unfinished ones are not waited for: whoever holds one may be about to give its tick back.
     """
-    statuses = REDONE.get(reprocess)
-    if statuses is None or not run_ids:
+    statuses = REDONE[reprocess]
+    if not statuses or not run_ids:
         return set()
     ended = query(
         "SELECT id FROM pipelines_run WHERE id = ANY(%s::uuid[]) AND status = ANY(%s) ORDER BY id FOR NO KEY UPDATE",
-        [list(run_ids), statuses],
+        [list(run_ids), sorted(statuses)],
     )
-    if reprocess == "all":
+    if REMOVED in statuses:
         ended += query(
             "SELECT gone.id FROM unnest(%s::uuid[]) AS gone(id)"
             " WHERE NOT EXISTS (SELECT FROM pipelines_run r WHERE r.id = gone.id)",

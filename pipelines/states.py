@@ -155,6 +155,13 @@ class ReleaseStatus(TextChoices):
 S = StageState
 
 TERMINAL_RUN = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+REMOVED = ""  # stands for the status of a run that is there no more
+# what a backfill reprocesses → the statuses of the runs whose ticks it does once more
+REDONE: dict[str, frozenset[str]] = {
+    "none": frozenset(),
+    "failed": frozenset({RunStatus.FAILED, RunStatus.CANCELLED}),
+    "all": TERMINAL_RUN | {REMOVED},
+}
 OPERATOR_PAUSE = "operator_pause"  # the reason of a pause for which nobody gave one
 TERMINAL_STAGE = frozenset({S.COMPLETED, S.FAILED, S.SKIPPED, S.CANCELLED})
 ACTIVE_STAGE = frozenset({S.DISPATCHED, S.RUNNING})

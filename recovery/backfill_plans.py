@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import rfc8785
 
 from pipelines.schedules import Due
-from pipelines.states import TERMINAL_RUN, SkipReason, TickState
+from pipelines.states import REDONE, RunStatus, SkipReason, TickState
 from recovery.models import BackfillOrder, Reprocess
 from recovery.plans import Agreement
 from recovery.redoing import Withheld
@@ -32,7 +32,6 @@ MOST_TICKS = 100_000  # of one backfill, whatever `max_ticks` says
 NOT_RECORDED = "not recorded"  # why a tick is missed that is not in the ledger
 ACTED_OUTSIDE = "acted-outside"  # why a tick is left alone that was to be done once more
 NAMED = 20  # withheld ticks that a plan names
-FAILED_RUNS = frozenset({"failed", "cancelled"})
 
 
 class Known(NamedTuple):
@@ -92,7 +91,7 @@ class Asked:
 class Around:
     """What a plan says and its digest leaves out."""
 
-    estimate_seconds: float | None = None  # by how long the newest runs of the trigger or its pipeline took
+    estimate_seconds: float | None = None  # by how long the newest runs of the pipeline took
     without_worker: tuple[str, ...] = ()  # handlers that no live worker has registered
     blackout: Mapping[str, Any] | None = None  # {name, reason, until, is_freeze} of what holds now
 
@@ -277,11 +276,11 @@ def occasions(
 
 def done_again(tick: Known, reprocess: str) -> str:
     """Why a tick that has a run is done once more; blank: it is not. Never one whose run is unfinished."""
-    if tick.state != TickState.DISPATCHED or tick.run_status not in {*TERMINAL_RUN, ""}:
+    if tick.state != TickState.DISPATCHED or tick.run_status not in REDONE[reprocess]:
         return ""
-    if tick.run_status in FAILED_RUNS and reprocess != Reprocess.NONE:
-        return f"its run {'was cancelled' if tick.run_status == 'cancelled' else 'failed'}"
-    return "its run is done again" if reprocess == Reprocess.ALL else ""
+    if tick.run_status in REDONE[Reprocess.FAILED]:
+        return f"its run {'was cancelled' if tick.run_status == RunStatus.CANCELLED else 'failed'}"
+    return "its run is done again"
 
 
 def estimate(total: int, max_concurrent: int, mean_seconds: float | None) -> float | None:

@@ -299,6 +299,10 @@ def _perhaps_over() -> list[uuid.UUID]:
     )
 
 
+def _is_over(backfill: Backfill) -> bool:
+    return bool(query(f"SELECT 1 FROM recovery_backfill b WHERE b.id = %s AND {_OVER}", [backfill.id]))
+
+
 _OVER = """NOT EXISTS (SELECT FROM recovery_backfilltick t WHERE t.backfill_id = b.id AND t.state = 'pending')
     AND NOT EXISTS (SELECT FROM pipelines_run r WHERE r.lane_id = b.id
         AND r.status NOT IN ('completed', 'failed', 'cancelled'))"""
@@ -319,7 +323,7 @@ def complete(backfill_id: uuid.UUID) -> int:
         if backfill is None or backfill.state not in FILLING:
             return 0
         # statements of their own, after the lock: nobody fills meanwhile
-        if backfill_id not in _perhaps_over():
+        if not _is_over(backfill):
             return 0
         end(backfill, "complete_with_failures" if progress(backfill).troubled else "complete")
         update(backfill)
