@@ -11,17 +11,30 @@ from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
+from pipelines import trigger_queries
 from pipelines.access import CANCEL, FORK, STEER, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer
 from pipelines.api.operations import list_parameters
 from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, PlannedVerb, Verb, page_answer
 from pipelines.api.operations_serializers import HUGE
-from pipelines.api.shapes import Flag, Identifier, JsonObject, ListOf, Moment, Number, OneOf, Shape, Text, Whole
+from pipelines.api.shapes import (
+    Flag,
+    Identifier,
+    JsonObject,
+    ListOf,
+    Moment,
+    Number,
+    OneOf,
+    Shape,
+    Text,
+    Whole,
+    read_id,
+)
 from pipelines.paging import number, page_of, read_cut
 from pipelines.schedules import Gap, Overlap, Rule
 from recovery import backfills
-from recovery.backfill_plans import LISTED, MOST_TICKS
+from recovery.backfill_plans import LISTED
 from recovery.backfill_progress import tick_told
 from recovery.backfill_world import MOST_CONCURRENT
 from recovery.filters import BackfillFilter, BackfillTickFilter
@@ -48,7 +61,12 @@ class BackfillRequest(PlannedVerb):
     environment = Text(max_length=100, required=False, help_text="the trigger's, if told at all")
     reprocess = OneOf(Reprocess.values, default=Reprocess.NONE, help_text="ticks with an ended run to do once more")
     order = OneOf(BackfillOrder.values, default=BackfillOrder.OLDEST, help_text="which are let in first")
-    max_ticks = Whole(min_value=1, max_value=MOST_TICKS, required=False, help_text="above 1,000 it must allow them")
+    max_ticks = Whole(
+        min_value=1,
+        max_value=HUGE,
+        required=False,
+        help_text="above 1,000 ticks it must allow them; 100,000 are the most",
+    )
     override_reason = Text(
         trim=True, max_length=LONGEST_REASON, required=False, help_text="why it may start in a blackout"
     )
@@ -179,6 +197,13 @@ class StartBackfill(OperationsEndpoint):
     access = {"POST": FORK}
     bodies = {"POST": BackfillRequest}
     actions = {"POST": "backfill.start"}
+
+    def _admit(self, actor: Actor, method: str, told: Any) -> None:
+        """The body names what it is about: as with what a path names, 404 comes before 403."""
+        trigger_id = read_id(told.get("trigger_binding_id")) if isinstance(told, dict) else None
+        if trigger_id is not None:
+            trigger_queries.find_trigger(actor, trigger_id)
+        super()._admit(actor, method, told)
 
     @extend_schema(request=BackfillRequest, responses={200: BackfillAnswer, 201: BackfillAnswer, 202: BackfillAnswer})
     def post(self, call: Call) -> HttpResponse:

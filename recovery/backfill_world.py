@@ -85,8 +85,8 @@ def read_wish(wish: Wish, trigger: Trigger) -> Asked:
             raise _wrong(name, f"is one of {', '.join(choices)}")
     if not 1 <= wish.max_concurrent <= MOST_CONCURRENT:
         raise _wrong("max_concurrent", f"must be from 1 to {MOST_CONCURRENT}")
-    if wish.max_ticks is not None and not 1 <= wish.max_ticks <= MOST_TICKS:
-        raise _wrong("max_ticks", f"must be from 1 to {MOST_TICKS}")
+    if wish.max_ticks is not None and wish.max_ticks < 1:
+        raise _wrong("max_ticks", "must be at least 1")
     schedule = Schedule.read(
         trigger.cron if wish.cron is None else wish.cron,
         wish.timezone or trigger.timezone,
@@ -133,17 +133,14 @@ def check_environment(wish: Wish, trigger: Trigger) -> None:
 def plan_now(
     asked: Asked,
     trigger: Trigger,
+    dues: Sequence[Due],
     *,
     actor: Actor,
-    max_ticks: int | None = None,
     frozen: Requirement | None = None,
     release: Managed | None = None,
 ) -> Plan:
-    """What the backfill would do now, and who must agree when `actor` asks: at least as many as `frozen`.
-
-    Refused: more ticks than may be (`backfill_too_many_ticks`), no release in force (`release_not_active`).
-    """
-    dues = _dues(asked, max_ticks)
+    """What the backfill would do now with these ticks (`dues_of`), and who must agree when `actor` asks: at least as
+    many as `frozen`. Refused: no release in force (`release_not_active`)."""
     release = release or managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
     found = _occasions(asked, trigger, release, dues)
     total = sum(1 for one in found if one.why)
@@ -182,7 +179,9 @@ def schedule_of(asked: Asked) -> Schedule:
     return Schedule(asked.cron, asked.timezone, asked.gap, asked.overlap)
 
 
-def _dues(asked: Asked, max_ticks: int | None) -> list[Due]:
+def dues_of(asked: Asked, max_ticks: int | None) -> list[Due]:
+    """All ticks of the window. Refused when there are more than `max_ticks` allows, or than may ever be
+    (`backfill_too_many_ticks`): of the body, so before anything else is looked at."""
     most = min(max_ticks or LISTED, MOST_TICKS)
     dues = list(islice(schedule_of(asked).between(asked.from_time, asked.to_time), most + 1))
     if len(dues) > most:

@@ -33,6 +33,7 @@ from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
 from pipelines.models import Trigger
 from pipelines.moves import IllegalMove
+from pipelines.schedules import Due
 from pipelines.sql import database_now, execute, recordset
 from recovery import agreements, backfill_world
 from recovery.backfill_plans import LISTED, MOST_TICKS, Asked, Plan
@@ -118,8 +119,9 @@ def preview(wish: Wish, actor: Actor) -> Plan:
     trigger = trigger_queries.find_trigger(actor, wish.trigger_id)
     actor.require(VIEW)
     asked = backfill_world.read_wish(wish, trigger)
+    dues = backfill_world.dues_of(asked, wish.max_ticks)
     backfill_world.check_environment(wish, trigger)
-    return backfill_world.plan_now(asked, trigger, actor=actor, max_ticks=wish.max_ticks)
+    return backfill_world.plan_now(asked, trigger, dues, actor=actor)
 
 
 def start(wish: Wish, actor: Actor, key: str = "", plan_digest: str = "") -> Answer:
@@ -135,9 +137,10 @@ def start(wish: Wish, actor: Actor, key: str = "", plan_digest: str = "") -> Ans
         actor.require(FORK)
         asked = backfill_world.read_wish(wish, trigger)
         backfill_world.check_past(asked)
+        dues = backfill_world.dues_of(asked, wish.max_ticks)
         found = _earlier(actor, asked, key)
         if found is None:
-            found, is_new = _begin(wish, asked, trigger, actor, key, plan_digest, entry)
+            found, is_new = _begin(wish, asked, dues, trigger, actor, key, plan_digest, entry)
         else:
             is_new = False
         entry.data |= {"backfill": str(found.id), "status": found.state}
@@ -151,13 +154,20 @@ def start(wish: Wish, actor: Actor, key: str = "", plan_digest: str = "") -> Ans
 
 
 def _begin(
-    wish: Wish, asked: Asked, trigger: Trigger, actor: Actor, key: str, plan_digest: str, entry: Entry
+    wish: Wish,
+    asked: Asked,
+    dues: Sequence[Due],
+    trigger: Trigger,
+    actor: Actor,
+    key: str,
+    plan_digest: str,
+    entry: Entry,
 ) -> tuple[Backfill, bool]:
     """The new backfill; or, where a request with the same key was quicker just now, that one's."""
     place = (trigger.workspace_id, trigger.environment_id)
     is_overridden = blackouts.require_open(*place, wish.override_reason, trigger.id)
     backfill_world.check_environment(wish, trigger)
-    plan = backfill_world.plan_now(asked, trigger, actor=actor, max_ticks=wish.max_ticks)
+    plan = backfill_world.plan_now(asked, trigger, dues, actor=actor)
     entry.plan_digest = plan.digest
     entry.data |= {"ticks": plan.total_ticks, "skipped": plan.skipped, "withheld": len(plan.withheld)}
     check_digest(plan, plan_digest)
@@ -240,7 +250,9 @@ def plan_again(backfill: Backfill) -> Plan:
     requester.require(FORK)
     frozen = agreements.frozen_in(backfill.plan or {"approvals": ()})
     trigger = trigger_of(backfill)
-    return backfill_world.plan_now(asked_of(backfill), trigger, actor=requester, max_ticks=MOST_TICKS, frozen=frozen)
+    asked = asked_of(backfill)
+    dues = backfill_world.dues_of(asked, MOST_TICKS)
+    return backfill_world.plan_now(asked, trigger, dues, actor=requester, frozen=frozen)
 
 
 def as_planned(plan: Plan, was: Requirement | None = None) -> Planned:

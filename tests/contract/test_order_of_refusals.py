@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from pipelines.models import Run
+from pipelines.models import Run, Tick
 from tests.cast import Api
 from tests.contract.house import CHARGE, OUTSIDE, House, printed
 
@@ -79,3 +79,57 @@ def test_a_repeat_is_answered_whatever_became_of_its_source(house: House) -> Non
     again = house.rerun(run_id, client_request_id=key)
     assert (again.status_code, again.json()["replayed"]) == (200, True)
     assert again.json()["execution_id"] == first["execution_id"]
+
+
+def test_a_backfill_is_refused_for_what_the_model_names_first(house: House) -> None:
+    """Model §5, last line, and contract §4 (O50): too many ticks are of the body, so before the key and the state.
+    What is refused makes no run and no row of the ledger, and keeps no key."""
+    there = House(house.clock, environment="production")
+    manager, operator = there.a("release_manager"), there.a("operator")
+    stages = [{"name": "fetch", "handler": "Handler"}]
+    definition = {"slug": "rates", "name": "Rates", "stages": stages}
+    assert manager.post("/v1/pipelines", {"slug": "rates", "name": "Rates"}).status_code == 201
+    released = {"pipeline": "rates", "environment": "production", "definition": definition, "activate": True}
+    assert manager.post("/v1/releases", released).status_code == 201
+    place = {"pipeline": "rates", "environment": "production", "application": "billing"}
+    trigger = manager.post("/v1/triggers", {**place, "cron": "0 8 * * *", "timezone": "UTC"}).json()["id"]
+    window = {"from_time": "2026-05-20T08:00:00Z", "to_time": "2026-05-22T08:00:00Z"}
+    path = "/v1/triggers/backfill"
+    other = {"trigger_binding_id": trigger, **window, "client_request_id": NOW, "max_concurrent": 2}
+    assert operator.post(path, other).json()["status"] == "awaiting_approval"
+    seen = operator.post(path, {"trigger_binding_id": trigger, **window, "dry_run": True}).json()["plan_digest"]
+    wrong: dict[str, Any] = {
+        "trigger_binding_id": trigger,
+        **window,
+        "cron": "* * * * *",
+        "max_ticks": 100,
+        "environment": "staging",
+        "client_request_id": NOW,
+        "plan_digest": "0" * 64,
+        "no such field": 1,
+    }
+    token = printed("issue_token", "--user", "olga", "--workspace", "globex", "--role", "viewer")
+
+    def told(client: Api, **right: Any) -> tuple[int, str]:
+        wrong.update(right)
+        answer = client.post(path, {name: value for name, value in wrong.items() if value is not None})
+        assert not Run.objects.exists()
+        assert not Tick.objects.exists()
+        return answer.status_code, answer.json()["code"]
+
+    assert told(Api({})) == (401, "unauthorized")
+    assert told(Api({"Authorization": f"Bearer {token}"})) == (404, "not_found")
+    assert told(there.a("viewer")) == (403, "permission_denied")
+    assert told(operator) == (400, "validation_error")
+    assert manager.post("/v1/freeze", {"reason": "an incident"}).status_code == 201
+    assert told(operator, **{"no such field": None}) == (422, "backfill_too_many_ticks")
+    assert told(operator, cron=None) == (409, "recovery_idempotency_conflict")
+    again = str(uuid.uuid4())
+    assert told(operator, client_request_id=again) == (409, "blackout_active")
+    assert told(operator, override_reason="it cannot wait") == (409, "recovery_environment_mismatch")
+    assert told(operator, environment=None) == (409, "plan_changed")
+    assert told(operator, plan_digest=None, max_ticks=2) == (422, "backfill_too_many_ticks")
+    assert manager.post("/v1/freeze/lift").status_code == 200
+    waits = operator.post(path, {"trigger_binding_id": trigger, **window, "client_request_id": again})
+    assert (waits.status_code, waits.json()["status"]) == (202, "awaiting_approval")
+    assert waits.json()["plan_digest"] == seen
