@@ -117,6 +117,7 @@ class Plan:
     stages: int  # of each run
     occasions: Sequence[Occasion]
     total_ticks: int  # that are filled
+    made_with: Mapping[str, Any] = field(default_factory=dict)  # what the trigger says of its runs: `made_with_of`
     agreements: tuple[Agreement, ...] = ()
     around: Around = field(default_factory=Around)
 
@@ -208,6 +209,7 @@ class Plan:
             "environment": self.place.environment,
             "application": self.place.application,
             "release_id": self.release_id or None,
+            "made_with_digest": sha256(rfc8785.dumps(dict(self.made_with))).hexdigest(),
             "total_ticks": self.total_ticks,
             "skipped": self.skipped,
             "withheld": len(self.withheld),

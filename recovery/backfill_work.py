@@ -97,7 +97,7 @@ def fill(backfill_id: uuid.UUID, limit: int = BATCH, *, skip_locked: bool = Fals
         except Refusal as refusal:
             return _fail_pending(backfill, refusal)
         errors: Errors = {}
-        ready = list(_with_inputs(rows, trigger, errors))
+        ready = list(_with_inputs(rows, backfill.request["made_with"], errors))
         decided = _make_all(backfill, trigger, release, ready, errors)
         _fail(errors)
         lanes.let_in_later([backfill.id])
@@ -116,10 +116,11 @@ def _next(backfill: Backfill, limit: int) -> list[_Pending]:
     ]
 
 
-def _with_inputs(rows: Sequence[_Pending], trigger: Trigger, errors: Errors) -> Iterable[_Pending]:
+def _with_inputs(rows: Sequence[_Pending], made_with: Mapping[str, Any], errors: Errors) -> Iterable[_Pending]:
+    template, trigger_name = made_with["input"], made_with["trigger"]
     for one in rows:
         try:
-            filled = tick_inputs.fill(trigger.input, due=one.due, previous=one.previous, trigger_name=trigger.name)
+            filled = tick_inputs.fill(template, due=one.due, previous=one.previous, trigger_name=trigger_name)
         except Refusal as refusal:
             errors[one.id] = (refusal.code, refusal.detail)
             continue
@@ -198,7 +199,7 @@ def _draft(backfill: Backfill, trigger: Trigger, release: Managed, one: _Pending
         one.input,
         run_id=run_id,
         keywords=tick_inputs.keywords(one.due),
-        deadline_seconds=trigger.deadline_seconds,
+        deadline_seconds=backfill.request["made_with"]["deadline_seconds"],
         user_id=backfill.requested_by_id,
         origin=Origin(
             trigger_id=trigger.id,

@@ -155,6 +155,7 @@ def plan_now(
         asked=asked,
         place=place,
         release_id=str(release.release_id),
+        made_with=made_with_of(trigger),
         stages=len(release.definition["stages"]),
         occasions=found,
         total_ticks=total,
@@ -173,6 +174,12 @@ def plan_now(
         frozen=frozen,
     )
     return agreements.with_agreement(plan, needed)
+
+
+def made_with_of(trigger: Trigger) -> dict[str, Any]:
+    """What a trigger says of the runs of its ticks. A backfill keeps it as it was planned: who agreed to it agreed to
+    that, and whoever changes the trigger meanwhile changes nothing of it."""
+    return {"input": trigger.input, "trigger": trigger.name, "deadline_seconds": trigger.deadline_seconds}
 
 
 def schedule_of(asked: Asked) -> Schedule:

@@ -28,7 +28,7 @@ from approvals.gates import Planned
 from approvals.requests import Matter
 from approvals.rules import Requirement, strictest
 from pipelines import blackouts, lanes, trigger_queries
-from pipelines.access import CANCEL, FORK, STEER, VIEW, Actor, person
+from pipelines.access import CANCEL, FORK, FORK_PROTECTED, STEER, VIEW, Actor, person
 from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
 from pipelines.models import Trigger
@@ -208,6 +208,7 @@ def begin(backfill: Backfill, plan: Plan, *, is_overridden: bool) -> None:
 def freeze(backfill: Backfill, plan: Plan) -> None:
     """Keeps the plan, and every tick of it as it was planned; what was kept before goes."""
     backfill.plan, backfill.plan_digest = plan.as_json(), plan.digest
+    backfill.request = {**plan.asked.as_json(), "made_with": dict(plan.made_with)}
     execute("DELETE FROM recovery_backfilltick WHERE backfill_id = %s", [backfill.id])
     for first in range(0, len(plan.occasions), FROZEN_AT_ONCE):
         rows = [
@@ -386,6 +387,8 @@ def resume(backfill_id: uuid.UUID, actor: Actor, reason: str = "", override_reas
             if blackouts.require_open(
                 backfill.workspace_id, trigger.environment_id, override_reason or backfill.override_reason, trigger.id
             ):
+                if trigger.environment.protected and not backfill.override_reason:
+                    actor.require(FORK_PROTECTED)  # nobody agreed to start it in a blackout
                 backfill.override_reason = override_reason.strip() or backfill.override_reason
                 entry.data["override_reason"] = backfill.override_reason
                 update(backfill)

@@ -28,8 +28,9 @@ class BackfillOrder(models.TextChoices):
 class Backfill(models.Model):
     """An operation that fills the ticks that a trigger missed in a window; both ends belong to it.
 
-    Its ticks are frozen as it is asked for. Its runs are made at once and held in the lane of its id, which lets in
-    `max_concurrent`. How far it is, is counted from its ticks and their runs; nothing here stores it.
+    Its ticks are frozen as it is asked for, and in `request` what the trigger said of its runs then. Its runs are made
+    at once and held in the lane of its id, which lets in `max_concurrent`. How far it is, is counted from its ticks and
+    their runs; nothing here stores it.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)

@@ -10,6 +10,7 @@ import pytest
 from approvals import inbox, requests
 from approvals.models import ApprovalRequest
 from approvals.notifications import notices
+from pipelines import triggers
 from pipelines.access import Actor
 from pipelines.creation import Place
 from pipelines.errors import Refusal
@@ -217,3 +218,43 @@ def test_an_agreed_backfill_runs_to_its_end(asked: Backfill, approver: Actor, tr
     finish(Hand(place, "hand-p", ["Handler"]), asked.id)
     asked.refresh_from_db()
     assert asked.state == "completed"
+
+
+def test_other_inputs_than_were_agreed_to_are_asked_for_anew(
+    asked: Backfill, approver: Actor, trigger: Trigger, people: dict[str, Person]
+) -> None:
+    """F51, O57: the trigger's input was changed between plan and approval; what was agreed to is what is run."""
+    triggers.change(trigger.id, actor=people["release_manager"].actor, changes={"input": {"pay": "twice"}})
+    refused("plan_changed", partial(agree, asked.id, approver))
+    assert_nothing_was_done()
+    agree(asked.id, approver)
+    assert {run.input for run in runs_of(asked.id)} == {'{"pay":"twice"}'}
+
+
+def test_a_trigger_that_is_changed_while_it_is_filled_changes_nothing_of_it(
+    trigger: Trigger, people: dict[str, Person], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep makes the runs of a large one much later: with the inputs that the plan was for."""
+    monkeypatch.setattr(backfills, "fill_up", lambda _: None)
+    manager = people["release_manager"].actor
+    done = backfills.start(wish(trigger, *WINDOW), manager)
+    triggers.change(trigger.id, actor=manager, changes={"input": {"pay": "twice"}, "deadline_seconds": 1, "name": "x"})
+    backfills.carry_on()
+    assert {(run.input, run.deadline_seconds) for run in runs_of(done.backfill.id)} == {("{}", None)}
+
+
+def test_who_could_not_start_it_alone_does_not_lead_it_through_a_blackout(
+    asked: Backfill, approver: Actor, operator: Actor, trigger: Trigger, people: dict[str, Person], clock: Clock
+) -> None:
+    """Model §4: nobody agreed to start it in a blackout, so resuming it there is not an operator's, reason or not."""
+    agree(asked.id, approver)
+    backfills.pause(asked.id, operator)
+    freeze = Blackout.objects.create(
+        workspace_id=trigger.workspace_id, name="freeze", kind="period", is_freeze=True, starts_at=clock.now()
+    )
+    refused("permission_denied", partial(backfills.resume, asked.id, operator, "", "I must"))
+    assert Backfill.objects.get().state == "paused"
+    assert not Run.objects.filter(through_blackout=True).exists()
+    backfills.resume(asked.id, people["release_manager"].actor, "", "the auditors agreed")
+    assert Run.objects.filter(through_blackout=True).exists()
+    assert freeze.name == "freeze"
