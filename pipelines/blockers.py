@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Literal
 
 from pipelines.blackouts import Active
 from pipelines.lanes import Turn
@@ -33,6 +34,7 @@ CLOCK = "the clock"
 APPLICATION = "the application"
 ENGINE = "the engine"
 NAMED = 3  # of many workers or effects
+ClosedBy = Literal["backfill", "trigger", "blackout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Blocker:
 
     `next_look`: when the engine itself looks again, at its next sweep where that time is past; without it somebody else
     must act, or, for NOBODY, nobody can. `asks`: the gate or the operation that waits for somebody's decision.
+    `closed_by`: which of those that let runs in, or close them out, is to be looked at.
     """
 
     holder: str
@@ -49,6 +52,7 @@ class Blocker:
     stage_id: uuid.UUID | None = None
     stage: str = ""
     asks: uuid.UUID | None = None
+    closed_by: ClosedBy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +179,17 @@ def _pause(run: Run, around: Surroundings) -> str:
 
 def _held(run: Run, around: Surroundings) -> Blocker:
     """Its lane, or what closes that."""
+    owner: ClosedBy = "backfill" if around.lane is not None and around.lane.is_background else "trigger"
+    closed_by = owner if around.lane is not None else None
     if around.lane is not None and not around.lane.is_open:
         what = "its backfill is paused" if around.lane.is_background else "its lane is closed"
-        return Blocker(PERSON, f"{what}; nothing of it begins until that is resumed")
+        return Blocker(PERSON, f"{what}; nothing of it begins until that is resumed", closed_by=closed_by)
     if around.blackout is not None and not run.through_blackout:
-        return Blocker(*_blackout(around.blackout, "it waits to be let in"))
+        return Blocker(*_blackout(around.blackout, "it waits to be let in"), closed_by="blackout")
     capacity = around.lane.capacity if around.lane is not None else None
     most = f" lets in {capacity} at once" if capacity is not None else " lets it in"
-    owner = "its backfill" if around.lane is not None and around.lane.is_background else "its trigger"
     turn = f"; {around.turn.sentence()}" if around.turn is not None else ""
-    return Blocker(ENGINE, f"waits for its turn: {owner}{most}{turn}", around.now)
+    return Blocker(ENGINE, f"waits for its turn: its {owner}{most}{turn}", around.now, closed_by=closed_by)
 
 
 def _blackout(holds: Active, since: str) -> tuple[str, str, datetime | None]:
@@ -200,7 +205,7 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
         cause = f"{since}; handed out once the run is resumed"
         return _of(stage, around.paused_by or PERSON, cause, run.paused_until)
     if around.blackout is not None and _waits_in_blackout(run, stage):
-        return _of(stage, *_blackout(around.blackout, since))
+        return replace(_of(stage, *_blackout(around.blackout, since)), closed_by="blackout")
     registered = around.workers.get(stage.handler, ())
     able = sorted({one.worker for one in registered if not one.misses})
     if able:

@@ -165,10 +165,11 @@ def ticks(trigger: Trigger, params: Parameters, cut: Cut) -> Page[Tick]:
     return page_of(TickFilter.narrow(Tick.objects.filter(trigger=trigger), params), cut, ("at",))
 
 
-def run_states(rows: Iterable[Tick]) -> dict[uuid.UUID, str]:
-    """The status of the runs of ticks, by the run's id; those that are not made, or gone, are left out. One query."""
+def runs_of(rows: Iterable[Tick]) -> dict[uuid.UUID, Run]:
+    """The runs of ticks with how they stand, by id; those that are not made, or gone, are left out. One query."""
     runs = [row.run for row in rows if row.run is not None]
-    return dict(Run.objects.filter(id__in=runs).values_list("id", "status")) if runs else {}
+    told = Run.objects.only("id", "status", "held", "failure_code", "failure_message")
+    return told.in_bulk(runs) if runs else {}
 
 
 def versions(trigger: Trigger) -> QuerySet[TriggerVersion]:

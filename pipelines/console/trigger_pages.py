@@ -79,14 +79,14 @@ def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
     actor = request.visit.actor
     trigger = trigger_queries.find_trigger(actor, trigger_id)
     ledger = trigger_queries.ticks(trigger, request.GET, read_cut(request.GET, BY_INSTANT))
-    states = trigger_queries.run_states(ledger.rows)
+    runs = trigger_queries.runs_of(ledger.rows)
     line = lines_of([trigger])[0]
     context = {
         "line": line,
         "trigger": trigger,
         "schedule": line.schedule,
         "page": ledger,
-        "ticks": [(tick, states.get(tick.run, "") if tick.run else "") for tick in ledger.rows],
+        "ticks": [(tick, runs.get(tick.run) if tick.run else None) for tick in ledger.rows],
         "states": TickState.values,
         "reasons": [reason for reason in SkipReason.values if reason != SkipReason.EXISTING],
         "changes": history(trigger),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipelines.access import RELEASE
 from pipelines.api.triggers import tick_view, trigger_views
 from pipelines.management.console_command import ConsoleCommand, member, slug, workspace_of
 from pipelines.management.tables import table, text_of
-from pipelines.models import Tick, Trigger
+from pipelines.models import Run, Tick, Trigger
 
 LONGEST_LIST = 1_000
 PAGE = 200
@@ -116,10 +117,8 @@ class Command(ConsoleCommand):
         self.stdout.write("\n".join(_facts(view)))
         upcoming = [(_when(one["local_time"]), one["tick_time"], one["says"]) for one in view["next_ticks"]]
         self.stdout.write(text_of(self.stdout, table(("next", "in UTC", "why then"), upcoming)))
-        states = trigger_queries.run_states(recent)
-        past = [
-            (_when(one.local_time), _became(one), _run(one, states), one.detail or one.error_message) for one in recent
-        ]
+        runs = trigger_queries.runs_of(recent)
+        past = [(_when(one.local_time), _became(one), _run(one, runs), _why(one, runs)) for one in recent]
         if past:
             self.stdout.write(text_of(self.stdout, table(("last", "became", "run", "detail"), past)))
         if view["missed"]:
@@ -188,7 +187,15 @@ def _outcome(state: str, reason: str | None) -> str:
     return f"{state} ({reason})" if reason else state
 
 
-def _run(tick: Tick, states: dict[Any, str]) -> str:
+def _run(tick: Tick, runs: Mapping[uuid.UUID, Run]) -> str:
     if tick.run is None:
         return tick.error_code or "-"
-    return f"{tick.run} {states.get(tick.run, 'not there')}" if tick.state == "dispatched" else "reserved"
+    if tick.state != "dispatched":
+        return "reserved"
+    return f"{tick.run} {runs[tick.run].status if tick.run in runs else 'not there'}"
+
+
+def _why(tick: Tick, runs: Mapping[uuid.UUID, Run]) -> str:
+    """What the ledger says of a tick, else how its run failed."""
+    run = runs.get(tick.run) if tick.run else None
+    return tick.detail or tick.error_message or (run.failure_code if run else "")

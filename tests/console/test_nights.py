@@ -1,0 +1,76 @@
+"""What somebody reads who is woken by a trigger that failed, a run that does not move, or a freeze."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines import blackout_rows, dispatch, lanes, ledger
+from pipelines.models import Application, Environment, Run, Trigger
+from recovery import backfills
+from tests.cast import Hand, Person
+from tests.clock import Clock
+from tests.console.conftest import Visitor, text_of
+from tests.recovery.backfilled import runs_of, trigger_of, wish
+
+pytestmark = pytest.mark.django_db
+
+START, END = "2026-05-20T00:00Z", "2026-05-22T23:00Z"
+
+
+@pytest.fixture
+def trigger(people: dict[str, Person], environment: Environment, application: Application) -> Trigger:
+    """Daily at 08:00 UTC."""
+    return trigger_of(people["admin"].actor, environment, application, name="rates")
+
+
+def panel(page: str, title: str) -> str:
+    """One panel of a page, by the id of its heading."""
+    return page.partition(f'aria-labelledby="{title}"')[2].partition("</section>")[0]
+
+
+def test_the_ledger_says_why_a_ticks_run_failed(operator: Visitor, trigger: Trigger, clock: Clock, hand: Hand) -> None:
+    """O49: the error stands beside the tick, not a page further."""
+    assert trigger.next_at is not None
+    clock.advance((trigger.next_at - clock.now()).total_seconds() + 5)
+    ledger.record()
+    dispatch.dispatch_due()
+    hand.report(
+        hand.take(), "failed", error_code="VENDOR_DOWN", error_message="no answer <from the bank>", retryable=False
+    )
+    run = Run.objects.get(status="failed")
+    page = operator.get(f"/console/triggers/{trigger.id}/").content.decode()
+    told = panel(page, "ledger-title")
+    assert "VENDOR_DOWN" in told
+    assert "no answer &lt;from the bank&gt;" in told
+    assert f"/console/runs/{run.id}/" in told
+
+
+def test_a_run_that_its_backfill_holds_is_held_in_the_ledger_and_leads_to_the_backfill(
+    operator: Visitor, trigger: Trigger, people: dict[str, Person]
+) -> None:
+    """O54: of three ticks one is in; what a person must do is one click away, above the fold."""
+    made = backfills.start(wish(trigger, START, END), people["operator"].actor).backfill
+    lanes.let_in([made.id])
+    ledger_told = text_of(operator.get(f"/console/triggers/{trigger.id}/"))
+    assert ledger_told.count("Held") == 2
+    held = next(run for run in runs_of(made.id) if run.held)
+    why = panel(operator.get(f"/console/runs/{held.id}/").content.decode(), "blockers-title")
+    assert f'<a href="/console/backfills/{made.id}/">its backfill</a>' in why
+    assert "A person must act" not in why, "the engine lets it in"
+    backfills.pause(made.id, people["operator"].actor, "a moment")
+    why = panel(operator.get(f"/console/runs/{held.id}/").content.decode(), "blockers-title")
+    assert f'A person must act: <a href="/console/backfills/{made.id}/">its backfill</a>' in why
+
+
+def test_what_a_freeze_holds_is_never_said_to_be_resumed_or_handed_to_who_froze_it(
+    operator: Visitor, trigger: Trigger, people: dict[str, Person]
+) -> None:
+    """O60: neither a run that waits to be let in nor a stage that is ready; the page leads to what holds it."""
+    made = backfills.start(wish(trigger, START, END), people["operator"].actor).backfill
+    lanes.let_in([made.id])
+    blackout_rows.declare(actor=people["admin"].actor, reason="a move")
+    for run in runs_of(made.id):
+        why = panel(operator.get(f"/console/runs/{run.id}/").content.decode(), "blockers-title")
+        assert 'href="/console/blackouts/"' in why
+        assert "must resume the run" not in why
+        assert "whoever asks first" not in why
