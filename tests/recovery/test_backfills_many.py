@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,39 @@ def test_after_chaos_the_counters_are_what_the_runs_are(trigger: Trigger, operat
     assert_accounted_for(trigger)
 
 
+def test_whoever_looks_while_it_is_filled_and_cancelled_sees_counters_that_add_up(
+    trigger: Trigger, operator: Actor
+) -> None:
+    """F152, F116: total = done + failed + cancelled + still to be made, in every look of somebody else, also between
+    the steps; they are counted by one statement."""
+    window = ("2026-05-01T00:00:00+00:00", "2026-05-01T19:59:00+00:00")
+    done = backfills.start(wish(trigger, *window, max_ticks=1_200), operator)
+    over = threading.Event()
+    seen: list[dict[str, int]] = []
+
+    def look() -> None:
+        try:
+            while not over.is_set():
+                found = backfills.progress(done.backfill)
+                seen.append(dict(found.ticks))
+                assert found.total == found.dispatched + found.failed + found.ticks.get("cancelled", 0) + found.pending
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        while backfills.carry_on(seconds=0.1)["filled"]:
+            pass
+        backfills.cancel(done.backfill.id, operator)
+        while backfills.carry_on(seconds=0.1)["cancelled"]:
+            pass
+        over.set()
+        looking.result()
+    assert {sum(counts.values()) for counts in seen} == {1_200}
+    assert len({tuple(sorted(counts.items())) for counts in seen}) > 2, "it was looked at on the way"
+    assert states(done.backfill.id) == {"dispatched": 1, "cancelled": 1_199}
+
+
 def assert_counters(backfill: Backfill) -> None:
     """Counted once more, row by row."""
     found = backfills.progress(backfill)
@@ -118,3 +153,4 @@ def assert_counters(backfill: Backfill) -> None:
     stand = Counter("held" if run.held else run.status for run in runs_of(backfill.id) if run.id in named)
     assert dict(found.runs) == dict(stand)
     assert found.total == found.pending + found.held + found.active + found.ended
+    assert found.total + found.skipped == backfill.ticks.count()
