@@ -163,18 +163,20 @@ def _due() -> list[DueTick]:
 
 def _world(ticks: Sequence[DueTick]) -> _World:
     """As it stands once the locks are held: each a statement of its own, after them."""
-    lanes = {tick.trigger_id for tick in ticks if tick.overlap_policy != OverlapPolicy.ALLOW}
+    laned = {tick.trigger_id for tick in ticks if tick.overlap_policy != OverlapPolicy.ALLOW}
     queueing = {tick.trigger_id for tick in ticks if tick.overlap_policy in QUEUEING}
     # whoever lets in holds the lane's row, and so does who counts what is in
     query("SELECT 1 FROM pipelines_lane WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE", [list(queueing)])
-    unfinished = "r.lane_id = lane.id AND r.status NOT IN ('completed', 'failed', 'cancelled')"
+    # in the order of the lane: without it the planner may look for one of a lane among all that is unfinished
+    first = """SELECT true FROM pipelines_run r
+        WHERE r.lane_id = lane.id AND r.held = {held} AND r.status NOT IN ('completed', 'failed', 'cancelled')
+        ORDER BY r.lane_rank, r.id LIMIT 1"""
     inside = query(
         f"""
-        SELECT lane.id, EXISTS (SELECT FROM pipelines_run r WHERE {unfinished} AND NOT r.held),
-            EXISTS (SELECT FROM pipelines_run r WHERE {unfinished} AND r.held)
+        SELECT lane.id, coalesce(({first.format(held="false")}), false), coalesce(({first.format(held="true")}), false)
         FROM unnest(%s::uuid[]) AS lane(id)
         """,
-        [list(lanes)],
+        [list(laned)],
     )
     places = {
         tick.trigger_id: {

@@ -108,10 +108,11 @@ def turn_of(lane_id: uuid.UUID, run_id: uuid.UUID) -> Turn:
         """
         SELECT
             (SELECT count(*) FROM (SELECT FROM pipelines_run r WHERE r.lane_id = %(lane)s AND NOT r.held
-                AND r.status NOT IN ('cancelled', 'completed', 'failed') LIMIT %(most)s) inside),
+                AND r.status NOT IN ('cancelled', 'completed', 'failed')
+                ORDER BY r.lane_rank, r.id LIMIT %(most)s) inside),
             (SELECT count(*) FROM (SELECT FROM pipelines_run r WHERE r.lane_id = %(lane)s AND r.held AND NOT r.paused
                 AND r.status NOT IN ('cancelled', 'completed', 'failed')
-                AND (r.lane_rank, r.id) < (one.lane_rank, one.id) LIMIT %(most)s) ahead)
+                AND (r.lane_rank, r.id) < (one.lane_rank, one.id) ORDER BY r.lane_rank, r.id LIMIT %(most)s) ahead)
         FROM pipelines_run one WHERE one.id = %(run)s
         """,
         {"lane": lane_id, "run": run_id, "most": MOST_COUNTED},
@@ -181,9 +182,11 @@ def _next(lane_id: uuid.UUID, *, wait: bool) -> list[uuid.UUID]:
         for row in query(
             """
             WITH inside AS MATERIALIZED (
+                -- ordered so that it is counted in the lane's own index, not among all that is unfinished
                 SELECT count(*) AS runs FROM (
                     SELECT FROM pipelines_run WHERE lane_id = %(lane)s AND NOT held
-                        AND status NOT IN ('cancelled', 'completed', 'failed') LIMIT %(capacity)s::bigint
+                        AND status NOT IN ('cancelled', 'completed', 'failed')
+                    ORDER BY lane_rank, id LIMIT %(capacity)s::bigint
                 ) counted
             ), head AS MATERIALIZED (
                 SELECT id, workspace_id, environment_id, trigger_id, through_blackout, lane_rank FROM pipelines_run

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from pipelines import lanes, sweeps
+from pipelines import dispatch, lanes, ledger, sweeps
 from pipelines.models import Blackout, Checkpoint, Event, Gate, Lane, QueueEntry, Run, Trigger
 from pipelines.transitions import cancel_run
 from tests.cast import Hand, Person
@@ -401,3 +403,32 @@ def test_a_held_runs_turn_is_told_in_numbers_that_stay_small(
     assert lanes.turn_of(lane, runs[5].id) == lanes.Turn(2, 2)
     monkeypatch.setattr(lanes, "MOST_COUNTED", 2)
     assert lanes.turn_of(lane, runs[5].id).sentence() == "2 are in, at least 2 before it"
+
+
+def test_what_is_asked_of_a_lane_is_answered_by_its_own_index(
+    make_trigger: MakeTrigger, trigger: Trigger, clock: Clock
+) -> None:
+    """However much else is unfinished: a dispatch beside a large backfill looks at no run of that."""
+    other = open_lane(trigger, 0)
+    hold(trigger, other, 200)
+    Run.objects.filter(lane_id=other).update(held=False)
+    lane = open_lane(trigger, 1)
+    (run,) = hold(trigger, lane, 1)
+    make_trigger(name="other", overlap_policy="queue_all", pipeline=trigger.pipeline.slug)
+    clock.advance(hours=1)
+    ledger.record()
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE pipelines_run")
+    with CaptureQueriesContext(connection) as asked:
+        lanes.turn_of(lane, run.id)
+        lanes.let_in([lane])
+        dispatch.dispatch_due()
+    statements = [one["sql"] for one in asked if "SELECT" in one["sql"] and "lane_id =" in one["sql"]]
+    assert len(statements) >= 4
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        for sql in statements:
+            cursor.execute(f"EXPLAIN {sql}")
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+            assert "run_in_lane" in plan, plan
+            assert "run_unfinished" not in plan, plan
