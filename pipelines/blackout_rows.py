@@ -110,10 +110,12 @@ def change(blackout_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, Any]) 
         entry.data |= {"name": row.name, **_where(row)}
         if row.is_freeze:
             raise Refusal("stale_request", "a freeze is not changed: lift it, or declare it anew")
-        before = told(row)
+        before, was_over = told(row), _is_over(row)
         for name, value in changes.items():
             setattr(row, name, value)
         _check(row)
+        if was_over and not _is_over(row):
+            _check_room(actor.workspace_id)
         _note(entry, before, told(row))
         row.save()
         announce(row)
@@ -233,6 +235,10 @@ def _check(row: Blackout) -> None:
     if found := problems(row):
         field, (message, *_) = next(iter(found.items()))
         raise Refusal("validation_error", f"{field}: {message}", errors=found)
+
+
+def _is_over(row: Blackout) -> bool:
+    return row.ends_at is not None and row.ends_at <= database_now()
 
 
 def _check_room(workspace_id: uuid.UUID) -> None:

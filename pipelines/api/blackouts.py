@@ -27,8 +27,8 @@ from pipelines.paging import page_of, read_cut
 
 SLUG = 100
 MAY_BE_NONE = ("starts_at", "ends_at")  # null is a value of theirs: none
-_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?")
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d)?", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 class WallClock(serializers.TimeField):

@@ -97,9 +97,12 @@ def test_a_period_may_lose_its_end(releaser: Api) -> None:
         ({"to_time": None}, 400, "validation_error", "to_time"),
         ({"from_time": "24:00"}, 400, "validation_error", "from_time"),
         ({"from_time": "22"}, 400, "validation_error", "from_time"),
+        ({"from_time": "2٣:0٣"}, 400, "validation_error", "from_time"),
+        ({"from_time": "22:00\n"}, 400, "validation_error", "from_time"),
         ({"from_time": "22:00+01:00"}, 400, "validation_error", "from_time"),
         ({"dates": ["2026-12-24"]}, 400, "validation_error", "dates"),
         ({"dates": ["24.12.2026"]}, 400, "validation_error", "dates[0]"),
+        ({"dates": ["٢٠٢٦-12-24"]}, 400, "validation_error", "dates[0]"),
         ({"starts_at": "2026-01-01T00:00:00Z"}, 400, "validation_error", "starts_at"),
         ({"starts_at": "2026-01-01T00:00:00"}, 400, "validation_error", "starts_at"),
         ({"name": " "}, 400, "validation_error", "name"),
@@ -149,11 +152,13 @@ def test_a_workspace_has_so_many_that_are_not_over(
     releaser: Api, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(blackout_rows, "MOST", 2)
-    period(workspace, "2020-01-01T00:00:00", "2020-01-02T00:00:00")  # over
+    over = period(workspace, "2020-01-01T00:00:00", "2020-01-02T00:00:00")
     make(releaser)
     make(releaser)
     answer = releaser.post("/v1/blackouts", NIGHTS)
     assert (answer.status_code, answer.json()["code"]) == (400, "validation_error")
+    again = releaser.patch(f"/v1/blackouts/{over.id}", {"ends_at": "2100-01-01T00:00:00Z"})
+    assert (again.status_code, again.json()["code"]) == (400, "validation_error"), "one more by a change"
     assert Blackout.objects.count() == 3
 
 
