@@ -6,11 +6,15 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from pipelines.models import Run, Tick, Trigger
+from pipelines.sql import database_now
+from recovery import backfills
+from tests.cast import Person
 from tests.concurrency.test_schedulers import EVERY_MINUTE, accounted, copy_of, held_to
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.test_executor_celery import Console
@@ -65,5 +69,38 @@ def test_ticks_survive_beat_and_workers_that_are_killed(
     for trigger, begun in since.items():
         held_to(trigger, begun)
     assert set(Tick.objects.values_list("state", flat=True)) <= {"dispatched", "skipped"}
+    assert_ledger_holds()
+    assert_invariants()
+
+
+def test_what_a_backfill_holds_outlives_restarts(
+    console: Console, make_trigger: MakeTrigger, people: dict[str, Person]
+) -> None:
+    """F78: beat and workers end and come again beside 300 runs that wait: none is cancelled, lost or let in while it is
+    paused, and resumed it goes on."""
+    trigger = make_trigger("* * * * *", enabled=False, stages=[{"name": "first", "handler": "Quick"}])
+    now, operator = database_now(), people["operator"].actor
+    window = (now - timedelta(minutes=400), now - timedelta(minutes=100, seconds=1))
+    done = backfills.start(backfills.Wish(trigger.id, *window), operator)
+    backfills.pause(done.backfill.id, operator)
+    assert done.progress.total == 300
+
+    def completed() -> int:
+        return backfills.progress(done.backfill).completed
+
+    for end in (console.kill_all, console.stop):
+        console.start()
+        until(console, lambda: completed() == 1)
+        time.sleep(2)  # sweeps come by every second
+        end()
+        found = backfills.progress(done.backfill)
+        assert dict(found.runs) == {"held": 299, "completed": 1}
+    assert backfills.resume(done.backfill.id, operator).status == "running"
+    console.start()
+    until(console, lambda: completed() >= 4)
+    console.kill_all()
+    found = backfills.progress(done.backfill)
+    assert found.held + found.active + found.completed == found.dispatched == 300
+    assert found.active <= 1
     assert_ledger_holds()
     assert_invariants()
