@@ -7,7 +7,6 @@ before it has an empty interval.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +20,6 @@ from pipelines.schedules import Due
 
 NAMES = ("tick_time", "local_date", "local_time", "timezone", "interval_start", "interval_end", "trigger")
 LONGEST_TIME = "2026-11-30T12:00:00+00:00:00"  # offsets had seconds once
-_PLACE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 
 def instant_text(at: datetime) -> str:
@@ -81,12 +79,21 @@ def keywords(due: Due) -> list[dict[str, str]]:
 
 def _filled(value: Any, word: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return _PLACE.sub(lambda match: word(match[1].strip()), value) if "{{" in value else value
+        return _text_filled(value, word)
     if isinstance(value, dict):
         return {name: _filled(inner, word) for name, inner in value.items()}
     if isinstance(value, list):
         return [_filled(inner, word) for inner in value]
     return value
+
+
+def _text_filled(text: str, word: Callable[[str], str]) -> str:
+    """Each `{{` with the next `}}` after it makes a place; what is left open stays. One walk, however many are open."""
+    parts, done = [], 0
+    while (begin := text.find("{{", done)) >= 0 and (end := text.find("}}", begin + 2)) >= 0:
+        parts += [text[done:begin], word(text[begin + 2 : end].strip())]
+        done = end + 2
+    return "".join([*parts, text[done:]])
 
 
 def _refused(message: str) -> Refusal:

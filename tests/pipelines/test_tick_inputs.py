@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,6 +51,34 @@ def test_texts_at_any_depth_are_filled_in_and_nothing_else_changes() -> None:
         "deep": [{"day": "rates of 2026-03-30, by fx-daily"}, 2.5, None, True, "{not} {{", "}}"],
     }
     assert template["deep"][0] == {"day": "rates of {{local_date}}, by {{ trigger }}"}, "the template stays"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("text", ["{{" * 125_000, "{{ " * 80_000, "}}{" * 80_000, "{" * 250_000])
+def test_what_is_left_open_costs_one_walk(text: str) -> None:
+    """Whoever writes a template keeps no scheduler busy: it is filled in for every tick, beside those of all others."""
+    began = time.process_time()
+    tick_inputs.check({"a": text})
+    assert fill({"a": text}) == {"a": text}
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("{{{trigger}}", None),
+        ("{{trigger}}}", "fx-daily}"),
+        ("a{{trigger}}b{{trigger}}c{{", "afx-dailybfx-dailyc{{"),
+        ("{{\ntrigger\n}}", "fx-daily"),
+        ("}}{{trigger}}", "}}fx-daily"),
+        ("{{}}", None),
+    ],
+)
+def test_a_place_is_from_two_braces_to_the_next_two(text: str, filled: str | None) -> None:
+    if filled is None:
+        with pytest.raises(Refusal):
+            tick_inputs.check({"a": text})
+    else:
+        assert fill({"a": text}) == {"a": filled}
 
 
 def test_a_name_that_fills_in_another_is_not_filled_in_again() -> None:
