@@ -170,7 +170,7 @@ class LiftAnswer(FreezeAnswer):
 
 
 class Blackouts(OperationsEndpoint):
-    """The times in which nothing starts, newest first, freezes among them."""
+    """The times in which nothing starts, newest first, freezes among them; POST makes one."""
 
     access = {"GET": VIEW, "POST": RELEASE}
     bodies = {"POST": BlackoutRequest}
@@ -217,9 +217,8 @@ class Freeze(OperationsEndpoint):
     bodies = {"POST": FreezeRequest}
     actions = {"POST": blackout_rows.DECLARE}
 
-    @extend_schema(responses=FreezeAnswer)
+    @extend_schema(description="Who declared which freeze that holds, why, and since when.", responses=FreezeAnswer)
     def get(self, call: Call) -> HttpResponse:
-        """Who declared which freeze that holds, why, and since when."""
         return answer(_freezes(call.actor))
 
     @extend_schema(request=FreezeRequest, responses={200: FreezeItem, 201: FreezeItem})
