@@ -13,10 +13,12 @@ from typing import Any
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
-from pipelines import trigger_queries
+from pipelines import releases, trigger_queries
 from pipelines.access import FORK, RELEASE, Actor
 from pipelines.console.offers import Offer, missing_right
 from pipelines.console.screens import ScreenRequest, screen, show
+from pipelines.console.trigger_acts import WORDS
+from pipelines.errors import Refusal
 from pipelines.models import Environment, Pipeline, Trigger, TriggerVersion
 from pipelines.paging import read_cut
 from pipelines.schedules import Due, Schedule
@@ -91,10 +93,21 @@ def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
         "reasons": [reason for reason in SkipReason.values if reason != SkipReason.EXISTING],
         "changes": history(trigger),
         "offers": offers(trigger, actor),
+        "words": {name: WORDS[getattr(trigger, name)] for name in ("gap", "overlap", "overlap_policy", "catch_up")},
+        "unready": _unready(trigger),
         "plan_refusal": "" if actor.may(FORK) else missing_right(actor, FORK, "start a backfill"),
         "tab": "triggers",
     }
     return show(request, "triggers/trigger.html", context)
+
+
+def _unready(trigger: Trigger) -> str:
+    """Why its ticks cannot become runs now; blank: they can."""
+    try:
+        releases.managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
+    except Refusal as refusal:
+        return refusal.detail
+    return ""
 
 
 def lines_of(triggers: list[Trigger]) -> list[Line]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from html import unescape
+
 import pytest
 
-from pipelines import blackout_rows, dispatch, lanes, ledger
-from pipelines.models import Application, Environment, Run, Trigger
+from pipelines import blackout_rows, dispatch, lanes, ledger, triggers
+from pipelines.models import Application, Environment, Run, Trigger, Workspace
 from recovery import backfills
 from tests.cast import Hand, Person
 from tests.clock import Clock
@@ -74,3 +77,53 @@ def test_what_a_freeze_holds_is_never_said_to_be_resumed_or_handed_to_who_froze_
         assert 'href="/console/blackouts/"' in why
         assert "must resume the run" not in why
         assert "whoever asks first" not in why
+
+
+def test_a_trigger_whose_ticks_cannot_become_runs_says_so_before_they_fail(
+    operator: Visitor, trigger: Trigger, people: dict[str, Person]
+) -> None:
+    """F117: nobody waits for the first failed tick to learn that no release is in force there."""
+    assert "No run can be made now" not in text_of(operator.get(f"/console/triggers/{trigger.id}/"))
+    wanted = {
+        "pipeline": "rates",
+        "environment": "staging",
+        "application": trigger.application.name,
+        "name": "elsewhere",
+        "cron": "0 8 * * *",
+        "timezone": "UTC",
+    }
+    elsewhere = triggers.create(actor=people["admin"].actor, wanted=wanted)
+    told = unescape(text_of(operator.get(f"/console/triggers/{elsewhere.id}/")))
+    assert "No run can be made now Pipeline 'rates' has no active release in this environment." in told
+
+
+def test_nothing_is_chosen_for_whoever_makes_a_trigger_where_there_are_several(
+    browse: Callable[[Person], Visitor], people: dict[str, Person], trigger: Trigger, workspace: Workspace
+) -> None:
+    """A schedule for the first application of the alphabet would be somebody else's work done twice."""
+    manager = browse(people["release_manager"])
+    only = manager.get("/console/triggers/new/").content.decode()
+    chooser = only.partition('id="application"')[2].partition("</select>")[0]
+    assert "choose one" not in chooser
+    assert trigger.application.name in chooser
+    Application.objects.create(workspace=workspace, name="another")
+    several = manager.get("/console/triggers/new/").content.decode()
+    for name in ("environment", "application"):
+        chooser = several.partition(f'id="{name}"')[2].partition("</select>")[0]
+        assert chooser.index('<option value="">choose one') < chooser.index("<option>")
+
+
+def test_while_a_freeze_holds_a_backfill_tells_no_time_that_it_will_take(
+    operator: Visitor, trigger: Trigger, people: dict[str, Person]
+) -> None:
+    """F115: nobody knows when the freeze is lifted; the banner leads to where it is."""
+    made = backfills.start(wish(trigger, START, END), people["operator"].actor).backfill
+    lanes.let_in([made.id])
+    assert "how long it takes is not known yet" in text_of(operator.get(f"/console/backfills/{made.id}/"))
+    blackout_rows.declare(actor=people["admin"].actor, reason="a move")
+    page = operator.get(f"/console/backfills/{made.id}/")
+    told = text_of(page)
+    assert "how long it takes" not in told
+    assert "left" not in told.partition("over")[2].partition("All its ticks")[0]
+    banner = page.content.decode().partition("Frozen: nothing starts")[2].partition("</div>")[0]
+    assert 'href="/console/blackouts/"' in banner
