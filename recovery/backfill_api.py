@@ -132,7 +132,8 @@ class BackfillAnswer(Shape):
     replayed = Flag(required=False)
     approvals = ListOf(child=AgreementView(), required=False)
     estimate_seconds = Number(min_value=0, max_value=HUGE, allow_null=True, required=False)
-    without_worker = ListOf(child=Text(), required=False)
+    protected = Flag(required=False, help_text="whether its environment is: an operator's waits for approval")
+    without_worker = ListOf(child=Text(), required=False, help_text="handlers that no live worker has")
     blackout = JsonObject(max_bytes=HUGE, allow_null=True, required=False)
     missed_because = JsonObject(max_bytes=HUGE, required=False)
     withheld = Whole(

@@ -173,6 +173,7 @@ class Plan:
                 if one.withheld
             ],
             "estimate_seconds": self.around.estimate_seconds,
+            "protected": self.place.is_protected,
             "without_worker": list(self.around.without_worker),
             "blackout": dict(self.around.blackout) if self.around.blackout else None,
             "plan_digest": sha256(rfc8785.dumps(deeds)).hexdigest(),

@@ -48,12 +48,14 @@ def lines(plan: Json) -> list[Step]:
 
 
 def warnings(plan: Json) -> Iterator[Step]:
-    """What to know before anything else: why nothing would come of it now."""
+    """What to know before anything else: why nothing would come of it now, and where it would be done."""
     if blackout := plan.get("blackout"):
         why = f": {blackout['reason']}" if blackout.get("reason") else ""
         until = f", until {_utc(blackout['until'])}" if blackout.get("until") else ""
         word = "Frozen now" if blackout.get("is_freeze") else "Blackout now"
         yield Step("blocked", word, f"{blackout['name']}{why}{until}; nothing starts without a reason of its own")
+    if plan.get("protected"):
+        yield Step("review_required", "Protected", f"{plan['environment']}: an operator's backfill waits for approval")
     if handlers := plan.get("without_worker"):
         text = f"no live worker has {listed(handlers)}: runs wait until one comes"
         yield Step("blocked", "No worker", text)

@@ -232,6 +232,26 @@ def test_whoever_is_to_agree_reads_why_it_may_start_in_a_blackout(
     assert "The override reason that was written for it agreed with treasury" in text_of(page)
 
 
+def test_where_it_would_be_done_is_said_first(
+    operator: Visitor,
+    browse: Browse,
+    people: dict[str, Person],
+    trigger: Trigger,
+    environments: dict[str, Environment],
+    application: Application,
+) -> None:
+    """O57: a protected environment, and handlers that nobody has, before anything is asked for; also to somebody whom
+    nobody needs to agree with."""
+    there = trigger_of(people["release_manager"].actor, environments["production"], application, slug="prices")
+    manager = browse(people["release_manager"])
+    for visitor in (operator, manager):
+        told = text_of(visitor.get(planner_of(there), WINDOW))
+        assert "Protected production: an operator's backfill waits for approval" in unescape(told)
+        assert "no live worker has Handler" in told
+    assert "Protected" not in text_of(operator.get(planner_of(trigger), WINDOW))
+    assert not Backfill.objects.exists()
+
+
 # agreement
 
 

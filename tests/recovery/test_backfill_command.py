@@ -58,6 +58,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(trigger: Trigger, pe
     assert code == 0
     assert "3 to fill, 0 have a run already; nothing was changed" in out
     assert "! no live worker has the handler Handler" in out
+    assert "protected" not in out
     assert out.count("pending") == 3
     assert not Run.objects.exists()
     assert not Tick.objects.exists()
@@ -128,6 +129,7 @@ def test_where_others_must_agree_it_exits_with_4(
     people: dict[str, Person], olga: str, environments: dict[str, Environment], application: Application
 ) -> None:
     trigger_of(people["release_manager"].actor, environments["production"], application)
+    assert "! production is protected" in run("rates", *WINDOW, "--by", olga, "--dry-run")[1]
     code, out, said = run("rates", *WINDOW, "--by", olga)
     assert code == 4
     assert "awaiting approval" in out

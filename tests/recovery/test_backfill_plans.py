@@ -123,6 +123,7 @@ def test_the_answer_is_in_the_shape_of_the_source() -> None:
         "ticks",
     ]
     assert told["window"] == {"from": "2026-05-20T08:00:00+00:00", "to": "2026-05-24T08:00:00+00:00"}
+    assert told["protected"] is True
     first, *_, last = told["ticks"]
     assert (first["status"], first["execution_id"], first["reason"]) == ("skipped", RUN, "existing")
     assert last == {

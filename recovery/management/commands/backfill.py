@@ -291,6 +291,8 @@ def _about(told: Mapping[str, Any]) -> Iterator[str]:
     """The rest of a plan in lines, what to know first at their head."""
     if told["blackout"]:
         yield f"! nothing starts now: {told['blackout']['name']}; --override-reason says why it may all the same"
+    if told["protected"]:
+        yield f"! {told['environment']} is protected: an operator's backfill waits for approval"
     for handler in told["without_worker"]:
         yield f"! no live worker has the handler {handler}: its runs wait for one"
     yield f"{told['total_ticks']} to fill, {told['skipped']} have a run already; nothing was changed"
