@@ -233,6 +233,14 @@ def _fail_pending(backfill: Backfill, refusal: Refusal) -> int:
     )
 
 
+def give_up_pending(backfill: Backfill) -> None:
+    """Ticks that have no run get none."""
+    execute(
+        "UPDATE recovery_backfilltick SET state = 'cancelled' WHERE backfill_id = %s AND state = 'pending'",
+        [backfill.id],
+    )
+
+
 def _fail(errors: Errors) -> None:
     """Keeps why the runs of these ticks could not be made; in the ledger they are missed as they were."""
     if errors:

@@ -182,22 +182,18 @@ def made_with_of(trigger: Trigger) -> dict[str, Any]:
     return {"input": trigger.input, "trigger": trigger.name, "deadline_seconds": trigger.deadline_seconds}
 
 
-def schedule_of(asked: Asked) -> Schedule:
-    return Schedule(asked.cron, asked.timezone, asked.gap, asked.overlap)
-
-
 def dues_of(asked: Asked, max_ticks: int | None) -> list[Due]:
     """All ticks of the window. Refused when there are more than `max_ticks` allows, or than may ever be
     (`backfill_too_many_ticks`): of the body, so before anything else is looked at."""
     most = min(max_ticks or LISTED, MOST_TICKS)
-    dues = list(islice(schedule_of(asked).between(asked.from_time, asked.to_time), most + 1))
+    dues = list(islice(Schedule.of(asked).between(asked.from_time, asked.to_time), most + 1))
     if len(dues) > most:
         raise _too_many(most)
     return dues
 
 
 def _occasions(asked: Asked, trigger: Trigger, release: Managed, dues: Sequence[Due]) -> list[Occasion]:
-    before = next(iter(schedule_of(asked).before(dues[0].at)), None) if dues else None
+    before = next(iter(Schedule.of(asked).before(dues[0].at)), None) if dues else None
     known = _known(asked)
     again = []
     if asked.reprocess != Reprocess.NONE:

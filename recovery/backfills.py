@@ -45,6 +45,7 @@ from recovery.backfill_work import (
     carry_on,
     end,
     fill_up,
+    give_up_pending,
     lock,
     move,
     trigger_of,
@@ -407,10 +408,7 @@ def cancel(backfill_id: uuid.UUID, actor: Actor, reason: str = "") -> Answer:
         if _moves(backfill, "cancel", entry, is_done=backfill.state == BackfillState.CANCELLED):
             backfill.cancel_reason, backfill.cancelled_by_id = reason, actor.user_id
             update(backfill)
-            execute(
-                "UPDATE recovery_backfilltick SET state = 'cancelled' WHERE backfill_id = %s AND state = 'pending'",
-                [backfill.id],
-            )
+            give_up_pending(backfill)
             lanes.set_lane(backfill.id, is_open=False)
     for _ in range(AT_ONCE // CANCEL_BATCH):
         if not cancel_held(backfill.id):
@@ -425,10 +423,7 @@ def close(backfill: Backfill, actor: Actor | None) -> None:
     backfill.cancelled_by_id = actor.user_id if actor else None
     backfill.finished_at = database_now()
     update(backfill)
-    execute(
-        "UPDATE recovery_backfilltick SET state = 'cancelled' WHERE backfill_id = %s AND state = 'pending'",
-        [backfill.id],
-    )
+    give_up_pending(backfill)
 
 
 @contextmanager

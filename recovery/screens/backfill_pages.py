@@ -26,7 +26,7 @@ from pipelines.models import Run
 from pipelines.paging import page_of, read_cut
 from pipelines.schedules import Due, Schedule
 from pipelines.states import TERMINAL_RUN, RunStatus
-from pipelines.zones import zone
+from pipelines.trigger_queries import BY_INSTANT
 from recovery import backfills
 from recovery.backfill_progress import Progress, failures
 from recovery.filters import BackfillFilter, BackfillTickFilter
@@ -122,7 +122,7 @@ def backfill_page(request: ScreenRequest, backfill_id: uuid.UUID) -> HttpRespons
         "look": look,
         "backfill": backfill,
         "offers": _offers(backfill, actor),
-        "schedule": schedule_of(backfill).sentence(),
+        "schedule": Schedule.of(backfill).sentence(),
         "steps": [*backfill_lines.deeds(plan)] if plan else [],
         "order": backfill_lines.ORDERS[BackfillOrder(backfill.order)],
         "asked": ApprovalRequest.objects.filter(subject=backfill.id).order_by("-round").first(),
@@ -137,14 +137,17 @@ def backfill_ticks(request: ScreenRequest, backfill_id: uuid.UUID) -> HttpRespon
     """Every tick of a backfill, oldest first, with its run."""
     backfill = backfills.find(request.visit.actor, backfill_id)
     rows = BackfillTickFilter.narrow(BackfillTick.objects.filter(backfill=backfill), request.GET)
-    page = page_of(rows, read_cut(request.GET, (datetime.fromisoformat,)), ("at",), descending=False)
-    schedule = schedule_of(backfill)
+    page = page_of(rows, read_cut(request.GET, BY_INSTANT), ("at",), descending=False)
+    schedule = Schedule.of(backfill)
     runs = Run.objects.in_bulk([tick.run for tick in page.rows if tick.run is not None])
     context = {
         "backfill": backfill,
         "page": page,
         "schedule": schedule,
-        "ticks": [(tick, runs.get(tick.run) if tick.run else None, _says(schedule, tick)) for tick in page.rows],
+        "ticks": [
+            (tick, runs.get(tick.run) if tick.run else None, Due.kept(tick.at, schedule.timezone, tick.rule))
+            for tick in page.rows
+        ],
         "states": BackfillTickState.values,
         "tab": "backfills",
     }
@@ -242,10 +245,6 @@ def cancel(request: ScreenRequest, backfill_id: uuid.UUID) -> HttpResponse:
     return perform(request, act, carry_out)
 
 
-def schedule_of(backfill: Backfill) -> Schedule:
-    return Schedule(backfill.cron, backfill.timezone, backfill.gap, backfill.overlap)
-
-
 def _look(backfill: Backfill) -> Look:
     found = backfills.progress(backfill)
     trigger = backfill.trigger
@@ -294,10 +293,6 @@ def _troubles(backfill: Backfill) -> list[Trouble]:
 def _active(backfill: Backfill) -> list[Run]:
     rows = Run.objects.filter(lane_id=backfill.id, held=False).exclude(status__in=TERMINAL_RUN)
     return list(rows.order_by("lane_rank", "id")[:FIRST])
-
-
-def _says(schedule: Schedule, tick: BackfillTick) -> Due:
-    return Due(tick.at, tick.at.astimezone(zone(schedule.timezone)), tick.rule)
 
 
 def _offers(backfill: Backfill, actor: Actor) -> list[Offer]:
