@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
-from pipelines import dispatch, lanes, ledger
+from pipelines import dispatch, lanes, ledger, triggers
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import Application, AuditEvent, Environment, Run, Tick, Trigger
-from recovery import backfill_work, backfills
+from recovery import backfill_work, backfills, forks
 from recovery.models import Backfill
+from recovery.states import OperationKind
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.concurrency.crew import crew_of, deadlocks
@@ -205,4 +207,63 @@ def test_what_is_done_once_more_by_two_is_done_once(trigger: Trigger, operator: 
     named = Run.objects.filter(id__in=Tick.objects.filter(trigger=trigger).values("run"))
     assert set(named.values_list("status", flat=True)) == {"completed"}
     assert Backfill.objects.get(id=last.backfill.id).state == "completed"
+    assert_accounted_for(trigger)
+
+
+def test_replays_and_a_backfill_of_the_same_runs_meet_without_two_runs_of_its_making(
+    trigger: Trigger, operator: Actor, hand: Hand
+) -> None:
+    """F80: both want the locks of failed runs. Where the replay was first the tick is withheld: no fill comes after."""
+    before = deadlocks()
+    first = backfills.start(wish(trigger, *WINDOW, max_concurrent=30), operator)
+    for job in hand.pull(30):
+        hand.report(job, "failed", error_code="BUSINESS_REJECTED", retryable=False)
+    heal()
+    failed = runs_of(first.backfill.id)
+    again = wish(trigger, *WINDOW, reprocess="failed", max_concurrent=30)
+
+    def replay(some: list[Run]) -> None:
+        for run in some:
+            asked = forks.ask_fork(OperationKind.REPLAY, run, forks.Wish(), actor=operator)
+            forks.fork(asked, actor=operator)
+
+    with crew_of(4) as crew:
+        crew.at_once(
+            partial(replay, failed[::3]),
+            partial(backfills.start, again, operator),
+            partial(replay, failed[::-3]),
+            partial(backfills.start, replace(again, order="newest"), operator),
+        )
+    heal()
+    assert deadlocks() == before
+    for run in failed:
+        forked = Run.objects.filter(recovered_from=run).order_by("created_at").first()
+        filled = Run.objects.filter(trigger=trigger, tick_at=run.tick_at).exclude(id=run.id)
+        assert filled.count() <= 1
+        assert forked is None or not filled.filter(created_at__gt=forked.created_at).exists(), "beside a live replay"
+    assert_accounted_for(trigger)
+
+
+def test_triggers_that_are_changed_while_they_are_filled_dispatched_and_let_in_deadlock_nobody(
+    trigger: Trigger, operator: Actor, people: dict[str, Person], hand: Hand, clock: Clock
+) -> None:
+    """Lock order: backfill, trigger, ticks by instant, lane, runs by id; whoever goes against it passes over locks."""
+    before = deadlocks()
+    manager = people["release_manager"].actor
+    triggers.change(trigger.id, actor=manager, changes={"cron": "* * * * *", "overlap_policy": "queue_all"})
+    for number in range(ROUNDS):
+        clock.advance(120)
+        policy = ("queue_one", "skip", "allow", "queue_all")[number % 4]
+        window = (f"{clock.now() - timedelta(minutes=6):%Y-%m-%dT%H:%M}+00:00", clock.now().isoformat())
+        with crew_of(6) as crew:
+            crew.at_once(
+                partial(triggers.change, trigger.id, actor=manager, changes={"overlap_policy": policy}),
+                ledger.record,
+                dispatch.dispatch_due,
+                partial(backfills.start, wish(trigger, *window, reprocess="all"), operator),
+                lanes.let_in,
+                hand.finish,
+            )
+    assert deadlocks() == before
+    heal()
     assert_accounted_for(trigger)
