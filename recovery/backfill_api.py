@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from django.http import HttpResponse
@@ -31,7 +30,7 @@ from pipelines.api.shapes import (
     Whole,
     read_id,
 )
-from pipelines.paging import number, page_of, read_cut
+from pipelines.paging import page_of, read_cut
 from pipelines.schedules import Gap, Overlap, Rule
 from recovery import backfills
 from recovery.backfill_plans import LISTED
@@ -252,7 +251,7 @@ class BackfillTicks(BackfillEndpoint):
     @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(BackfillTickView))
     def get(self, call: Call) -> HttpResponse:
         rows = BackfillTickFilter.narrow(BackfillTick.objects.filter(backfill=call.target), call.params)
-        page = page_of(rows, read_cut(call.params, (datetime.fromisoformat, number)), ("at", "id"), descending=False)
+        page = page_of(rows, read_cut(call.params, trigger_queries.BY_INSTANT), ("at",), descending=False)
         return page_answer(call.request, page, [tick_view(row) for row in page.rows])
 
 

@@ -20,7 +20,7 @@ from pipelines.api.endpoints import answer
 from pipelines.api.operations import list_parameters
 from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.api.operations_serializers import time
-from pipelines.api.serializers import NAME
+from pipelines.api.serializers import INPUT_BYTES, NAME
 from pipelines.api.shapes import AnyJson, Flag, Identifier, JsonObject, ListOf, Moment, OneOf, Shape, Text, Whole
 from pipelines.definitions import Slug
 from pipelines.list_filters import TickFilter, TriggerFilter
@@ -31,7 +31,6 @@ from pipelines.schedules import Due, Gap, Overlap, Rule, Schedule
 from pipelines.states import SkipReason, TickState
 from pipelines.trigger_queries import MOST_MISSED, Standing
 
-MOST_NEXT = trigger_queries.NEXT
 MAY_BE_NONE = ("deadline_seconds", "starts_at", "ends_at")  # null is a value of theirs: none
 
 
@@ -53,7 +52,7 @@ class TriggerChange(Verb):
     gap = OneOf(Gap.values, required=False, help_text="what becomes of a fixed time that does not exist")
     overlap = OneOf(Overlap.values, required=False, help_text="what becomes of a fixed time that exists twice")
     input_ = JsonObject(
-        max_bytes=256 * 1024,
+        max_bytes=INPUT_BYTES,
         exact=True,
         required=False,
         source="input",
@@ -146,7 +145,7 @@ class TriggerView(Shape):
     version = Whole(min_value=1, max_value=wire.HUGE)
     description = Text(help_text="the schedule in plain words")
     blackout = Text(allow_null=True, help_text="one that holds now: nothing starts")
-    next_ticks = ListOf(child=NextTickView(), max_length=MOST_NEXT)
+    next_ticks = ListOf(child=NextTickView(), max_length=trigger_queries.NEXT)
     last_tick = TickView(allow_null=True)
     missed = Whole(min_value=0, max_value=MOST_MISSED)
     missed_capped = Flag()

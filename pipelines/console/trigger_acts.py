@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 from django.contrib import messages
@@ -28,16 +27,14 @@ from pipelines.models import Application, CatchUp, Environment, OverlapPolicy, P
 from pipelines.schedules import Due, Gap, Overlap, Schedule
 from pipelines.sql import database_now
 from pipelines.tick_inputs import NAMES
+from pipelines.trigger_queries import NEXT
+from pipelines.triggers import BOUNDS, CHOICES, MOMENTS, PLACE, SCHEDULE
 
 acting = require_http_methods(["GET", "HEAD", "POST"])
 MOST = 500  # of pipelines or applications to choose from
-NEXT = 5
 LONGEST_INPUT = 300_000
-SCHEDULE = ("cron", "timezone", "gap", "overlap")
-NUMBERS = ("catch_up_limit", "start_within", "spread", "deadline_seconds")
-MOMENTS = ("starts_at", "ends_at")
-TEXTS = ("name", *SCHEDULE, "overlap_policy", "catch_up")
-FIELDS = ("pipeline", "environment", "application", *TEXTS, *NUMBERS, *MOMENTS, "input")
+TEXTS = ("name", *SCHEDULE, *CHOICES)
+FIELDS = (*PLACE, *TEXTS, *BOUNDS, *MOMENTS, "input")
 FRESH = {
     "timezone": "UTC",
     "gap": Gap.FIRST_EXISTING,
@@ -92,7 +89,7 @@ def trigger_new(request: ScreenRequest) -> HttpResponse:
     def save(wanted: dict[str, Any], reason: str) -> Trigger:
         return triggers.create(actor=request.visit.actor, wanted=wanted, reason=reason)
 
-    asked = {name: request.GET.get(name, "") for name in ("pipeline", "environment", "application")}
+    asked = {name: request.GET.get(name, "") for name in PLACE}
     return _form(request, None, FRESH | asked, save)
 
 
@@ -211,10 +208,10 @@ def _wanted(given: Mapping[str, str], trigger: Trigger | None) -> dict[str, Any]
     errors: dict[str, list[str]] = {}
     wanted: dict[str, Any] = {name: given[name].strip() for name in TEXTS}
     if trigger is None:
-        wanted |= {name: given[name].strip() for name in ("pipeline", "environment", "application")}
+        wanted |= {name: given[name].strip() for name in PLACE}
         if not wanted["name"]:
             del wanted["name"]
-    for name in NUMBERS:
+    for name in BOUNDS:
         text = given[name].strip()
         if text.isascii() and text.isdecimal() and len(text) < 12:
             wanted[name] = int(text)
@@ -250,7 +247,7 @@ def _moment(text: str, timezone: str) -> datetime | None:
 
 
 def _given(trigger: Trigger) -> dict[str, str]:
-    told = {name: str(getattr(trigger, name)) for name in (*TEXTS, *NUMBERS) if getattr(trigger, name) is not None}
+    told = {name: str(getattr(trigger, name)) for name in (*TEXTS, *BOUNDS) if getattr(trigger, name) is not None}
     for name in MOMENTS:
         if (moment := getattr(trigger, name)) is not None:
             told[name] = wall_times.write(moment, trigger.timezone)
@@ -266,7 +263,7 @@ def _preview(given: Mapping[str, str]) -> Preview:
         schedule = Schedule.read(**told)
     except Refusal as refusal:
         return Preview(errors=refusal.errors or {})
-    ticks = [(due, schedule.explain(due)) for due in islice(schedule.after(database_now()), NEXT)]
+    ticks = [(due, schedule.explain(due)) for due in schedule.next(NEXT, database_now())]
     return Preview(schedule.sentence(), ticks, schedule.timezone)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib.auth import get_user_model
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import ProgrammingError
+from django.db.models import QuerySet
 from structlog.contextvars import bound_contextvars
 
 from pipelines import audit, credentials
@@ -16,7 +17,7 @@ from pipelines.api.shapes import Text, Wrong
 from pipelines.definitions import Slug
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
-from pipelines.models import Workspace
+from pipelines.models import Trigger, Workspace
 
 REFUSED = 2
 
@@ -53,6 +54,12 @@ def workspace_of(workspace_slug: str) -> Workspace:
     if workspace is None:
         raise Refusal("not_found", f"there is no workspace {workspace_slug!r}")
     return workspace
+
+
+def triggers_of(workspace_slug: str | None) -> QuerySet[Trigger]:
+    """The triggers among which a command looks; without a workspace all."""
+    rows = Trigger.objects.select_related("pipeline", "environment", "application", "workspace")
+    return rows.filter(workspace=workspace_of(workspace_slug)) if workspace_slug else rows
 
 
 def member(workspace: Workspace, user_name: str, capability: str, action: str) -> Actor:

@@ -10,12 +10,11 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db.models import QuerySet
 
 from pipelines import trigger_queries, triggers
 from pipelines.access import RELEASE
 from pipelines.api.triggers import tick_view, trigger_views
-from pipelines.management.console_command import ConsoleCommand, member, slug, workspace_of
+from pipelines.management.console_command import ConsoleCommand, member, slug, triggers_of
 from pipelines.management.tables import table, text_of
 from pipelines.models import Run, Tick, Trigger
 
@@ -74,7 +73,7 @@ class Command(ConsoleCommand):
         verb.add_argument("--workspace", type=slug, metavar="W", help="where to look for the name")
 
     def _list(self, options: dict[str, Any]) -> None:
-        rows = list(_among(options).order_by("workspace__slug", "name", "id")[: LONGEST_LIST + 1])
+        rows = list(triggers_of(options["workspace"]).order_by("workspace__slug", "name", "id")[: LONGEST_LIST + 1])
         if len(rows) > LONGEST_LIST:
             self.note(f"only the first {LONGEST_LIST}; choose a --workspace")
         rows = rows[:LONGEST_LIST]
@@ -90,7 +89,7 @@ class Command(ConsoleCommand):
         self.stdout.write(text_of(self.stdout, table(columns, lines)))
 
     def _show(self, options: dict[str, Any]) -> None:
-        self._tell(trigger_queries.named(options["trigger"], _among(options)), options)
+        self._tell(trigger_queries.named(options["trigger"], triggers_of(options["workspace"])), options)
 
     def _enable(self, options: dict[str, Any]) -> None:
         self._switch(options, is_on=True)
@@ -99,7 +98,7 @@ class Command(ConsoleCommand):
         self._switch(options, is_on=False)
 
     def _switch(self, options: dict[str, Any], *, is_on: bool) -> None:
-        trigger = trigger_queries.named(options["trigger"], _among(options))
+        trigger = trigger_queries.named(options["trigger"], triggers_of(options["workspace"]))
         actor = member(trigger.workspace, options["by"], RELEASE, triggers.ENABLE if is_on else triggers.DISABLE)
         was_on = trigger.enabled
         triggers.switch(trigger.id, actor=actor, enabled=is_on, reason=options["reason"])
@@ -126,12 +125,6 @@ class Command(ConsoleCommand):
 
     def _say(self, answer: Any) -> None:
         self.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False))
-
-
-def _among(options: dict[str, Any]) -> QuerySet[Trigger]:
-    rows = Trigger.objects.select_related("pipeline", "environment", "application", "workspace")
-    wanted = options["workspace"]
-    return rows.filter(workspace=workspace_of(wanted)) if wanted else rows
 
 
 def _line(trigger: Trigger, view: dict[str, Any]) -> tuple[str, ...]:

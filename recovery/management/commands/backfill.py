@@ -21,7 +21,7 @@ from pipelines import lanes, trigger_queries
 from pipelines.access import CANCEL, FORK, STEER, VIEW, Actor
 from pipelines.api.shapes import Moment, Wrong
 from pipelines.errors import Refusal
-from pipelines.management.console_command import ConsoleCommand, member, positive, slug, workspace_of
+from pipelines.management.console_command import ConsoleCommand, member, positive, slug, triggers_of
 from pipelines.management.tables import table, text_of
 from pipelines.models import Trigger
 from pipelines.schedules import Gap, Overlap
@@ -103,7 +103,7 @@ class Command(ConsoleCommand):
         missing = [name for name in ("TRIGGER", "--from", "--to") if options[_DEST[name]] is None]
         if missing:
             raise CommandError(f"needed to plan a backfill: {', '.join(missing)}; --help shows examples", returncode=2)
-        trigger = trigger_queries.named(options["trigger"], _triggers(options))
+        trigger = trigger_queries.named(options["trigger"], triggers_of(options["workspace"]))
         actor = member(trigger.workspace, options["by"], VIEW if options["dry_run"] else FORK, "backfill.start")
         wish = _wish(trigger, options)
         if options["dry_run"]:
@@ -223,12 +223,6 @@ class Command(ConsoleCommand):
 
 
 _DEST = {"TRIGGER": "trigger", "--from": "from_time", "--to": "to_time"}
-
-
-def _triggers(options: dict[str, Any]) -> Any:
-    rows = Trigger.objects.select_related("pipeline", "environment", "application", "workspace")
-    wanted = options["workspace"]
-    return rows.filter(workspace=workspace_of(wanted)) if wanted else rows
 
 
 def _wish(trigger: Trigger, options: dict[str, Any]) -> backfills.Wish:
