@@ -41,6 +41,7 @@ from recovery.models import BackfillOrder, Reprocess
 from recovery.states import BACKFILL
 
 MOST_CONCURRENT = 1_000
+LEFT_TO_TRIGGER = ("cron", "timezone", "gap", "overlap")  # what a request need not say
 SAMPLED_RUNS = 500  # among which those are looked for by whose length an estimate is made
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -139,7 +139,7 @@ def start(wish: Wish, actor: Actor, key: str = "", plan_digest: str = "") -> Ans
         asked = backfill_world.read_wish(wish, trigger)
         backfill_world.check_past(asked)
         dues = backfill_world.dues_of(asked, wish.max_ticks)
-        found = _earlier(actor, asked, key)
+        found = _earlier(wish, asked, actor, key)
         if found is None:
             found, is_new = _begin(wish, asked, dues, trigger, actor, key, plan_digest, entry)
         else:
@@ -177,7 +177,7 @@ def _begin(
         with transaction.atomic():
             backfill.save(force_insert=True)
     except IntegrityError as error:
-        rival = _earlier(actor, asked, key) if "backfill_key_once" in str(error) else None
+        rival = _earlier(wish, asked, actor, key) if "backfill_key_once" in str(error) else None
         if rival is None:
             raise
         return rival, False
@@ -321,14 +321,18 @@ def _opened(wish: Wish, asked: Asked, trigger: Trigger, actor: Actor, key: str, 
     )
 
 
-def _earlier(actor: Actor, asked: Asked, key: str) -> Backfill | None:
-    """What was asked for with this key before; the same key for another request, or another person's, is refused."""
+def _earlier(wish: Wish, asked: Asked, actor: Actor, key: str) -> Backfill | None:
+    """What was asked for with this key before; the same key for another request, or another person's, is refused.
+
+    What the request leaves to its trigger is what that was then: a change of it makes no other request.
+    """
     if not key:
         return None
     found = Backfill.objects.filter(workspace_id=actor.workspace_id, key=key).first()
     if found is None:
         return None
-    if found.fingerprint != asked.fingerprint or found.requested_by_id != actor.user_id:
+    left = {name: getattr(found, name) for name in backfill_world.LEFT_TO_TRIGGER if not getattr(wish, name)}
+    if found.fingerprint != replace(asked, **left).fingerprint or found.requested_by_id != actor.user_id:
         raise Refusal("recovery_idempotency_conflict", "this key was already used for another request")
     return found
 

@@ -49,6 +49,23 @@ def test_a_dry_run_counts_and_makes_nothing(as_person: AsPerson, people: dict[st
     assert not AuditEvent.objects.filter(action="backfill.start").exists(), "looking is no request"
 
 
+def test_every_field_of_the_guide_is_taken_with_what_the_contract_adds(
+    as_person: AsPerson, people: dict[str, Person], trigger: Trigger
+) -> None:
+    """O50, contract §4: told or left out, the plan is the same where what is told is the trigger's own."""
+    viewer = as_person(people["viewer"])
+    place = {"flow_slug": "rates", "workload_id": str(trigger.application_id), "environment": "development"}
+    schedule = {"cron": "0 8 * * *", "timezone": "UTC", "gap": "first_existing", "overlap": "first"}
+    more = {"max_concurrent": 1, "reprocess": "none", "order": "oldest", "max_ticks": 3, "reason": "it was away"}
+    told = viewer.post(PATH, body(trigger, dry_run=True, **place, **schedule, **more))
+    assert told.status_code == 200, told.content
+    assert told.json()["plan_digest"] == viewer.post(PATH, body(trigger, dry_run=True)).json()["plan_digest"]
+    for name, value in (("max_concurrent", 2), ("order", "newest"), ("reprocess", "all"), ("gap", "skip")):
+        other = viewer.post(PATH, body(trigger, dry_run=True, **{name: value})).json()
+        assert other["plan_digest"] != told.json()["plan_digest"], name
+    assert nothing_was_made()
+
+
 def test_a_backfill_answers_201_with_its_runs_and_can_be_looked_at(
     as_person: AsPerson, people: dict[str, Person], trigger: Trigger
 ) -> None:

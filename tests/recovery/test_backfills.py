@@ -252,6 +252,20 @@ def test_a_key_answers_with_the_first_backfill_and_stands_for_no_other_request(
     assert outcomes == ["allowed", "no_op", "failed", "failed", "failed"]
 
 
+def test_a_repeat_is_the_same_request_though_its_trigger_was_changed_since(
+    trigger: Trigger, operator: Actor, people: dict[str, Person]
+) -> None:
+    """Model §3.6, O32: what a request leaves to its trigger is as it was then; what it says counts as said."""
+    first = backfills.start(wish(trigger, *WINDOW), operator, KEY)
+    triggers.change(trigger.id, actor=people["admin"].actor, changes={"cron": "0 9 * * *", "timezone": "Europe/Berlin"})
+    for same in (wish(trigger, *WINDOW), wish(trigger, *WINDOW, cron="0 8 * * *", timezone="UTC")):
+        again = backfills.start(same, operator, KEY)
+        assert (again.replayed, again.as_json()["ticks"]) == (True, first.as_json()["ticks"])
+    other = wish(trigger, *WINDOW, cron="0 9 * * *")
+    refused("recovery_idempotency_conflict", lambda: backfills.start(other, operator, KEY))
+    assert (Backfill.objects.count(), Run.objects.count()) == (1, 3)
+
+
 def test_nothing_to_fill_is_an_answer_and_not_an_error(trigger: Trigger, operator: Actor) -> None:
     backfills.start(wish(trigger, *WINDOW), operator)
     done = backfills.start(wish(trigger, *WINDOW), operator)
