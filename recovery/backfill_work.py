@@ -74,6 +74,7 @@ class _Pending:
     input: Mapping[str, Any] = field(default_factory=dict)
 
 
+FAULT = (INTERNAL_ERROR, "a fault of the console kept its run from being made")
 Errors = dict[int, tuple[str, str]]  # by the id of a tick: code and message
 
 
@@ -82,13 +83,13 @@ def fill_up(backfill_id: uuid.UUID) -> None:
         pass
 
 
-def fill(backfill_id: uuid.UUID, limit: int = BATCH, *, skip_locked: bool = False) -> int:
+def fill(backfill_id: uuid.UUID, limit: int | None = None, *, skip_locked: bool = False) -> int:
     """Makes the runs of the next ticks, held; says how many ticks were dealt with. One transaction."""
     with transaction.atomic():
         backfill = lock(backfill_id, skip_locked=skip_locked)
         if backfill is None or backfill.state not in FILLING:
             return 0
-        rows = _next(backfill, limit)
+        rows = _next(backfill, limit or BATCH)
         if not rows:
             return 0
         trigger = trigger_of(backfill)
@@ -124,6 +125,10 @@ def _with_inputs(rows: Sequence[_Pending], made_with: Mapping[str, Any], errors:
         except Refusal as refusal:
             errors[one.id] = (refusal.code, refusal.detail)
             continue
+        except Exception:
+            log.exception("backfills.tick_unfilled", tick=one.due.at.isoformat())
+            errors[one.id] = FAULT
+            continue
         yield _Pending(one.id, one.due, one.local_time, one.previous, filled)
 
 
@@ -147,7 +152,7 @@ def _make_all(backfill: Backfill, trigger: Trigger, release: Managed, ready: Seq
             errors[one.id] = (refusal.code, refusal.detail)
         except Exception:
             log.exception("backfills.tick_failed", backfill=str(backfill.id), tick=one.due.at.isoformat())
-            errors[one.id] = (INTERNAL_ERROR, "a fault of the console kept its run from being made")
+            errors[one.id] = FAULT
     return decided
 
 
@@ -294,18 +299,16 @@ def _each(
 def _with_pending() -> list[uuid.UUID]:
     return _ids(
         "SELECT b.id FROM recovery_backfill b WHERE b.state IN ('running', 'paused') AND EXISTS (SELECT FROM"
-        " recovery_backfilltick t WHERE t.backfill_id = b.id AND t.state = 'pending') ORDER BY b.id"
+        " recovery_backfilltick t WHERE t.backfill_id = b.id AND t.state = 'pending')"
     )
 
 
 def _being_cancelled() -> list[uuid.UUID]:
-    return _ids("SELECT id FROM recovery_backfill WHERE state = 'cancelled' AND finished_at IS NULL ORDER BY id")
+    return _ids("SELECT b.id FROM recovery_backfill b WHERE b.state = 'cancelled' AND b.finished_at IS NULL")
 
 
 def _perhaps_over() -> list[uuid.UUID]:
-    return _ids(
-        f"SELECT b.id FROM recovery_backfill b WHERE b.state IN ('running', 'paused') AND {_OVER} ORDER BY b.id"
-    )
+    return _ids(f"SELECT b.id FROM recovery_backfill b WHERE b.state IN ('running', 'paused') AND {_OVER}")
 
 
 def _is_over(backfill: Backfill) -> bool:
@@ -318,7 +321,12 @@ _OVER = """NOT EXISTS (SELECT FROM recovery_backfilltick t WHERE t.backfill_id =
 
 
 def _ids(sql: str) -> list[uuid.UUID]:
-    return [row[0] for row in query(sql)]
+    """The oldest of each workspace before the second of any, whose turn is drawn by lot: a pass may end before all had
+    theirs, and no workspace holds up another by having many."""
+    return [
+        row[0]
+        for row in query(f"{sql} ORDER BY row_number() OVER (PARTITION BY b.workspace_id ORDER BY b.id), random()")
+    ]
 
 
 def _fill_left(backfill_id: uuid.UUID) -> int:

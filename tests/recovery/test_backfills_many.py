@@ -17,7 +17,7 @@ from pipelines import creation, lanes, triggers
 from pipelines.access import Actor
 from pipelines.models import Application, Environment, Run, Tick, Trigger
 from pipelines.transitions import cancel_run
-from recovery import backfills
+from recovery import backfill_work, backfills
 from recovery.models import Backfill
 from recovery.tasks import carry_on_backfills
 from tests.cast import Hand, Person, stages_of
@@ -154,3 +154,36 @@ def assert_counters(backfill: Backfill) -> None:
     assert dict(found.runs) == dict(stand)
     assert found.total == found.pending + found.held + found.active + found.ended
     assert found.total + found.skipped == backfill.ticks.count()
+
+
+def test_a_workspace_with_many_holds_up_no_other(
+    trigger: Trigger, operator: Actor, outsider: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F83: a pass of the sweep may end after the first; whose turn it is does not hang on who came first."""
+    monkeypatch.setattr(backfills, "fill_up", lambda _: None)
+    window = ("2026-05-01T00:00:00+00:00", "2026-05-01T00:09:00+00:00")
+    for _ in range(5):
+        backfills.start(wish(trigger, *window), operator)
+    there = outsider.actor.workspace_id
+    environment = Environment.objects.filter(workspace_id=there).earliest("rank")
+    theirs = trigger_of(outsider.actor, environment, Application.objects.create(workspace_id=there, name="shop"))
+    late = backfills.start(wish(theirs, "2026-05-01T00:00:00+00:00", "2026-05-05T23:00:00+00:00"), outsider.actor)
+    monkeypatch.setattr(backfill_work, "BATCH", 1)
+    while states(late.backfill.id) != {"dispatched": 5}:
+        assert backfills.carry_on(seconds=0)["filled"]
+    assert Run.objects.filter(trigger=trigger).count() < 45, "of fifty that came before"
+
+
+def test_a_backfill_whose_inputs_cannot_be_made_fails_tick_by_tick_and_holds_up_no_other(
+    trigger: Trigger, operator: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F107: whatever goes wrong with what it keeps."""
+    monkeypatch.setattr(backfills, "fill_up", lambda _: None)
+    window = ("2026-05-01T00:00:00+00:00", "2026-05-01T00:04:00+00:00")
+    spoilt, good = (backfills.start(wish(trigger, *window), operator).backfill for _ in range(2))
+    spoilt.request["made_with"]["input"] = "no object"
+    spoilt.save(update_fields=["request"])
+    backfill_work.carry_on()
+    assert states(spoilt.id) == {"failed": 5}
+    assert states(good.id) == {"dispatched": 5}
+    assert Backfill.objects.get(id=spoilt.id).state == "completed_with_failures"
