@@ -1,4 +1,4 @@
-"""The admin site for blackouts. Who may release switches them off and on; they are made and set through the API."""
+"""The admin site for blackouts. Who may release switches them off and on; they are made and set elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.tenant_admin import DefinitionAdmin, raise_denied
 
 @admin.register(Blackout)
 class BlackoutAdmin(DefinitionAdmin):
-    """The times in which nothing starts. A freeze is lifted through the API, and not changed."""
+    """The times in which nothing starts. A freeze is lifted through API or console, and not changed."""
 
     list_display = ("name", "kind", "environment", "trigger", "enabled", "is_freeze", "workspace", "created_at")
     list_select_related = ("environment", "trigger", "workspace")

@@ -1,6 +1,6 @@
 """Blackouts as rows: made, changed, frozen and lifted, each checked and with its audit event.
 
-The API and the admin site change them through here. Whatever may let something start wakes those who wait for it. A
+API, console and admin site change them through here. Whatever may let something start wakes those who wait for it. A
 freeze is a period without a plan: declared with a reason, lifted by hand or at its end; each declaration is a row that
 stays, so that ticks which are recorded late still find it. Serves F117, contract §4, model §5.
 """

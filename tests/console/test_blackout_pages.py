@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from html import unescape
+from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from pipelines import blackout_rows
 from pipelines.models import Application, AuditEvent, Blackout, Environment
@@ -54,6 +57,27 @@ def test_a_freeze_is_declared_with_its_consequences_and_lifted(
     actions = list(AuditEvent.objects.order_by("id").values_list("action", "outcome"))
     assert ("freeze.declare", "allowed") in actions
     assert actions[-1] == ("freeze.lift", "allowed")
+
+
+def test_the_list_costs_the_same_however_many_there_are(
+    manager: Visitor, people: dict[str, Person], environment: Environment, application: Application
+) -> None:
+    def count() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert manager.get("/console/blackouts/").status_code == 200
+        return len(queries)
+
+    actor = people["release_manager"].actor
+    trigger = trigger_of(people["admin"].actor, environment, application)
+    ways: list[dict[str, Any]] = [{}, {"environment": environment.slug}, {"trigger_id": trigger.id}]
+    wanted = {"kind": "dates", "dates": [date(2027, 12, 25)]}
+    for way in ways:
+        blackout_rows.create(actor=actor, wanted={**wanted, "name": "the first"}, **way)
+    count()
+    few = count()
+    for number in range(12):
+        blackout_rows.create(actor=actor, wanted={**wanted, "name": f"more {number}"}, **ways[number % 3])
+    assert count() == few
 
 
 def test_who_may_not_declare_a_freeze_is_told_so_and_changes_nothing(operator: Visitor) -> None:
