@@ -159,6 +159,18 @@ def test_a_failed_run_is_told_with_its_error_and_exits_with_3(trigger: Trigger, 
     assert "no rates on that day" in out
 
 
+def test_what_a_worker_said_is_shown_and_no_terminal_obeys_it(trigger: Trigger, olga: str, hand: Hand) -> None:
+    """An error message that would clear the screen, rename the window, and write from right to left."""
+    run("rates", *WINDOW, "--by", olga, "--no-wait", "--max-concurrent", "3")
+    lanes.let_in()
+    said = "bad \x1b[2J\x1b]0;owned\x07\x9b31m \u202eleft [red]as is[/red]"
+    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED", error_message=said, retryable=False)
+    finish(hand, Backfill.objects.get().id)
+    _, out, _ = run("--watch", str(Backfill.objects.get().id), "--by", olga)
+    assert "[red]as is[/red]" in " ".join(out.split())
+    assert not set(out) & {"\x1b", "\x07", "\x9b", "\u202e"}
+
+
 def test_it_is_cancelled_and_what_was_held_is_missed_again(trigger: Trigger, olga: str) -> None:
     run("rates", *WINDOW, "--by", olga, "--no-wait")
     backfill = Backfill.objects.get()

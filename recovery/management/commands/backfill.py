@@ -22,7 +22,7 @@ from pipelines.access import CANCEL, FORK, STEER, VIEW, Actor
 from pipelines.api.shapes import Moment, Wrong
 from pipelines.errors import Refusal
 from pipelines.management.console_command import ConsoleCommand, member, positive, slug, triggers_of
-from pipelines.management.tables import table, text_of
+from pipelines.management.tables import harmless, table, text_of
 from pipelines.models import Trigger
 from pipelines.schedules import Gap, Overlap
 from recovery import backfills
@@ -208,7 +208,7 @@ class Command(ConsoleCommand):
         if len(plan.occasions) > len(rows):
             self.stdout.write(f"… and {len(plan.occasions) - len(rows)} more")
         for line in _about(told):
-            self.stdout.write(line)
+            self.stdout.write(harmless(line))
 
     def _tell_failures(self, backfill: Backfill) -> None:
         rows = [
