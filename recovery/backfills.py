@@ -27,7 +27,7 @@ from approvals import requests
 from approvals.gates import Planned
 from approvals.requests import Matter
 from approvals.rules import Requirement, strictest
-from pipelines import blackouts, lanes, trigger_queries
+from pipelines import blackouts, lanes, ledger, trigger_queries
 from pipelines.access import CANCEL, FORK, FORK_PROTECTED, STEER, VIEW, Actor, person
 from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
@@ -134,6 +134,8 @@ def start(wish: Wish, actor: Actor, key: str = "", plan_digest: str = "") -> Ans
     (`blackout_active`); `plan_changed`.
     """
     trigger = trigger_queries.find_trigger(actor, wish.trigger_id)
+    if actor.may(FORK):
+        _let_live_record(wish, trigger)
     with audited(actor, "backfill.start", reason=wish.reason, **_told(trigger, wish)) as entry:
         actor.require(FORK)
         asked = backfill_world.read_wish(wish, trigger)
@@ -319,6 +321,13 @@ def _opened(wish: Wish, asked: Asked, trigger: Trigger, actor: Actor, key: str, 
         plan=plan.as_json(),
         plan_digest=plan.digest,
     )
+
+
+def _let_live_record(wish: Wish, trigger: Trigger) -> None:
+    """Has the live schedule record what has come of it and no pass has met yet: what it would make is its own to make,
+    and a cancel then gives the ledger back a row and not a gap. Nothing comes of it that the next pass would not do."""
+    if wish.to_time.tzinfo is not None and wish.to_time > trigger.recorded_until:
+        ledger.record([trigger.id])
 
 
 def _earlier(wish: Wish, asked: Asked, actor: Actor, key: str) -> Backfill | None:

@@ -30,6 +30,7 @@ from tests.recovery.backfilled import (
     trigger_of,
     wish,
 )
+from tests.scheduled import expected, run_pass, set_to
 
 pytestmark = pytest.mark.django_db(transaction=True)
 KEY = "0b7e3d1c-1111-4222-8333-444455556666"
@@ -362,6 +363,34 @@ def test_the_live_schedule_is_where_it_was(trigger: Trigger, operator: Actor, cl
     ledger.record()
     dispatch.dispatch_due()
     assert Tick.objects.filter(trigger=trigger, at=before["next_at"], backfill__isnull=True).exists()
+
+
+@pytest.mark.parametrize(("catch_up", "live"), [("none", 1), ("all", 10)])
+def test_a_window_that_ends_now_leaves_the_live_schedule_its_ticks_and_a_cancel_leaves_no_gap(
+    people: dict[str, Person],
+    environment: Environment,
+    application: Application,
+    operator: Actor,
+    clock: Clock,
+    catch_up: str,
+    live: int,
+) -> None:
+    """I18, F82, F86: the scheduler has stood still for ten minutes. What it still starts is its own; of the others each
+    has its row when the backfill is cancelled, though the pass came by meanwhile."""
+    begin = set_to(clock, "2026-06-01T08:00:30+00:00")
+    more = {"cron": "* * * * *", "catch_up": catch_up, "overlap_policy": "allow"}
+    trigger = trigger_of(people["admin"].actor, environment, application, **more)
+    clock.advance(minutes=10)
+    done = backfills.start(replace(wish(trigger, *WINDOW), from_time=begin, to_time=clock.now()), operator)
+    run_pass()
+    assert Tick.objects.filter(trigger=trigger, state="dispatched", backfill__isnull=True).count() == live
+    assert (done.progress.total, done.progress.skipped) == (10 - live, live)
+    assert_accounted_for(trigger)
+    if done.progress.total:
+        backfills.cancel(done.backfill.id, operator)
+    ticks = Tick.objects.filter(trigger=trigger).order_by("at")
+    assert list(ticks.values_list("at", flat=True)) == expected(trigger, begin, clock.now())
+    assert_accounted_for(trigger)
 
 
 def test_what_was_skipped_while_the_trigger_was_off_is_missed_and_can_be_filled(
