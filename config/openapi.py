@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -37,6 +38,7 @@ APPLICATION: list[URLPattern | URLResolver] = [
     path("", include("approvals.api")),
 ]
 
+RULES = re.compile(r" \([A-Z]\d+(?:(?:–|, )[A-Z]\d+)*\)")  # which rules a docstring serves: for who reads the code
 NOTHING_TO_SAY = inspect.getdoc(Shape)  # what a shape without words of its own would say
 
 PROBLEM = {
@@ -101,11 +103,14 @@ def _document(
     for shape in components["schemas"].values():
         if shape.get("description") == NOTHING_TO_SAY:
             del shape["description"]
+        elif "description" in shape:
+            shape["description"] = RULES.sub("", shape["description"])
     document["security"] = security
     for operations in document["paths"].values():
         for operation in operations.values():
             if isinstance(operation, dict) and "responses" in operation:
                 operation["responses"]["default"] = REFUSED
                 operation.pop("security", None)
-                operation["summary"] = operation.get("description", "").partition("\n")[0]
+                operation["description"] = RULES.sub("", operation.get("description", ""))
+                operation["summary"] = operation["description"].partition("\n")[0]
     return document
