@@ -11,7 +11,9 @@ from typing import Any
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 
+from pipelines.api.shapes import text_problem
 from pipelines.blackouts import LONGEST_REASON, OVERRIDE
+from pipelines.console.screens import typed
 from pipelines.errors import Refusal
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY
 
@@ -48,6 +50,8 @@ def read_retry(params: QueryDict, *, looking: bool = False) -> RetryAnswers:
     new_input = params.get("input", "") if params.get("change_input") else None
     if new_input is not None and len(new_input.encode("utf-8", "replace")) > LARGEST:
         errors["input"] = [f"at most {LARGEST // 1024} KiB"]
+    elif new_input is not None and (problem := text_problem(new_input)):
+        errors["input"] = [problem]
     if errors:
         raise Refusal("validation_error", "something is missing; nothing was changed", errors=errors)
     return RetryAnswers(scope, new_input)
@@ -59,7 +63,7 @@ def read_checks(params: QueryDict, at_stake: Sequence[str]) -> dict[str, str]:
         return {}
     notes, errors = {}, {}
     for name, _, _ in CHECKS:
-        notes[name] = " ".join(params.get(f"note_{name}", "").split())[:LONGEST_NOTE]
+        notes[name] = typed(params, f"note_{name}")[:LONGEST_NOTE]
         if not params.get(f"check_{name}") or not notes[name]:
             errors[f"check_{name}"] = [f"needed, with a note: what {', '.join(at_stake)} did outside may repeat"]
     if errors:
@@ -69,7 +73,7 @@ def read_checks(params: QueryDict, at_stake: Sequence[str]) -> dict[str, str]:
 
 def read_override(params: QueryDict) -> str:
     """Why it is to start although a blackout may hold; blank when nothing was given."""
-    reason = " ".join(params.get(OVERRIDE, "").split())
+    reason = typed(params, OVERRIDE)
     if len(reason) > LONGEST_REASON:
         message = f"at most {LONGEST_REASON} characters"
         raise Refusal("validation_error", f"{OVERRIDE}: {message}", errors={OVERRIDE: [message]})

@@ -19,15 +19,16 @@ from django.views.decorators.http import require_http_methods, require_safe
 from approvals.models import ApprovalRequest
 from pipelines import blackouts
 from pipelines.access import CANCEL, STEER, Actor
-from pipelines.console.acts import Act, Step, missing, perform
+from pipelines.console.acts import Act, Step, perform
 from pipelines.console.offers import Offer, missing_right
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, screen, show, typed
+from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.models import Run
 from pipelines.paging import page_of, read_cut
 from pipelines.schedules import Due, Schedule
 from pipelines.states import TERMINAL_RUN, RunStatus
 from pipelines.trigger_queries import BY_INSTANT
 from recovery import backfills
+from recovery.answers import read_override
 from recovery.backfill_progress import Progress, failures
 from recovery.filters import BackfillFilter, BackfillTickFilter
 from recovery.models import Backfill, BackfillOrder, BackfillTick
@@ -201,10 +202,7 @@ def resume(request: ScreenRequest, backfill_id: uuid.UUID) -> HttpResponse:
     )
 
     def carry_out(reason: str) -> str:
-        override = typed(request.POST, "override_reason")
-        if len(override) > LONGEST_REASON:
-            raise missing("override_reason", f"at most {LONGEST_REASON} characters")
-        done = backfills.resume(backfill.id, request.visit.actor, reason, override)
+        done = backfills.resume(backfill.id, request.visit.actor, reason, read_override(request.POST))
         messages.success(request, "Its runs are let in again.", done.status)
         return _address(backfill)
 

@@ -32,6 +32,7 @@ from pipelines.schedules import Due, Gap, Overlap
 from pipelines.sql import database_now
 from pipelines.zones import zone
 from recovery import backfills
+from recovery.answers import read_override
 from recovery.backfill_plans import MOST_TICKS, Plan
 from recovery.models import Reprocess
 from recovery.screens import backfill_lines, calendars, planner_state, tick_days
@@ -43,6 +44,7 @@ SALT = "backfill that was shown"
 LISTED = 12  # ticks that the plan names one by one
 # what a refusal calls a field → what the form calls it
 FIELDS = {"from_time": "from", "to_time": "to", "max_ticks": "to"}
+WORDS = {"from_time": "from", "to_time": "to", "give override_reason": "say why"}  # what refusals say, as forms say it
 REPROCESS = (
     (Reprocess.NONE, "only what is missed"),
     (Reprocess.FAILED, "also what failed or was cancelled"),
@@ -97,10 +99,7 @@ class Look:
     @property
     def why(self) -> str:
         """The refusal in the words of the form."""
-        told = self.refusal.detail if self.refusal else ""
-        for name, ours in (("from_time", "from"), ("to_time", "to")):
-            told = told.replace(name, ours)
-        return told
+        return _in_words(self.refusal.detail) if self.refusal else ""
 
     @property
     def more(self) -> int:
@@ -144,13 +143,15 @@ def start(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
     shown = _read(request.POST.get("shown", ""))
     reason, override = typed(request.POST, "reason"), typed(request.POST, "override_reason")
     try:
-        for name, text in (("reason", reason), ("override_reason", override)):
-            if len(text) > LONGEST_REASON:
-                raise missing(name, f"at most {LONGEST_REASON} characters")
+        if len(reason) > LONGEST_REASON:
+            raise missing("reason", f"at most {LONGEST_REASON} characters")
         if not state.is_ready or not shown.digest:
             raise Refusal("validation_error", "choose a window, and look at its plan first")
         done = backfills.start(
-            _wish(trigger, state, reason, override), actor=actor, key=shown.key, plan_digest=shown.digest
+            _wish(trigger, state, reason, read_override(request.POST)),
+            actor=actor,
+            key=shown.key,
+            plan_digest=shown.digest,
         )
     except Refusal as refusal:
         if refusal.status in (403, 404):
@@ -204,7 +205,7 @@ def _look(
         errors={name: list(said) for name, said in state.errors.items()},
     )
     if refusal is not None and refusal.errors:
-        look.errors |= {FIELDS.get(name, name): list(said) for name, said in refusal.errors.items()}
+        look.errors |= _errors(refusal)
     if state.is_ready:
         _add_plan(look, actor, before)
     if not actor.may(FORK):
@@ -217,7 +218,7 @@ def _add_plan(look: Look, actor: Actor, before: Shown) -> None:
         plan = backfills.preview(_wish(look.trigger, look.state), actor)
     except Refusal as refusal:
         look.refusal = look.refusal or refusal
-        look.errors |= {FIELDS.get(name, name): list(said) for name, said in (refusal.errors or {}).items()}
+        look.errors |= _errors(refusal)
         return
     told = plan.as_json()
     look.plan, look.digest, look.skipped = plan, told["plan_digest"], told["skipped"]
@@ -229,6 +230,17 @@ def _add_plan(look: Look, actor: Actor, before: Shown) -> None:
     look.button = _button(plan)
     key = before.key if before.digest == look.digest else str(uuid.uuid4())
     look.shown = _write(Shown(look.digest, steps, key))
+
+
+def _errors(refusal: Refusal) -> dict[str, list[str]]:
+    """What is wrong, by the form's fields and in its words."""
+    return {FIELDS.get(name, name): [_in_words(text) for text in said] for name, said in (refusal.errors or {}).items()}
+
+
+def _in_words(text: str) -> str:
+    for name, ours in WORDS.items():
+        text = text.replace(name, ours)
+    return text
 
 
 def _button(plan: Plan) -> str:

@@ -118,7 +118,7 @@ def test_a_dialog_says_what_holds_asks_why_all_the_same_and_then_does_it(
     assert Run.objects.count() == 1
     assert stages_of(run)[0].epoch == 1
 
-    answer = operator.post(dialog(verb, run), form_of(refused, reason="again", override_reason=f" {WHY} "))
+    answer = operator.post(dialog(verb, run), form_of(refused, reason="again", override_reason=f" {WHY}\0 "))
     assert answer.status_code == 303, text_of(answer)
     newest = Run.objects.latest("created_at")
     assert newest.through_blackout
@@ -135,6 +135,14 @@ def test_a_reason_that_is_too_long_is_told_at_its_field_and_kept(
     assert answer.status_code == 400
     assert "At most 10000 characters" in text_of(answer)
     assert 'id="override-error"' in answer.content.decode()
+    assert stages_of(run)[0].epoch == 1
+
+
+def test_an_input_that_no_text_of_the_database_may_hold_is_told_at_its_field(run: Run, operator: Visitor) -> None:
+    page = operator.get(dialog("retry", run))
+    answer = operator.post(dialog("retry", run), form_of(page, reason="again", change_input="1", input="a\0b"))
+    assert answer.status_code == 400
+    assert 'id="input-error"' in answer.content.decode()
     assert stages_of(run)[0].epoch == 1
 
 
