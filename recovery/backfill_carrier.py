@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from approvals import requests
 from approvals.gates import Carried, Given, Held, Planned, Where
@@ -34,14 +35,15 @@ class BackfillCarrier:
         return Held(database_now())
 
     def preview(self, request: ApprovalRequest) -> Planned:
-        return backfills.as_planned(backfills.plan_again(_of(request)), _asked(request))
+        backfill = _of(request)
+        return replace(self.plan_again(request), denied=_held_back(backfill, _holds(backfill)))
 
     def given(self, request: ApprovalRequest) -> Given | None:
         told = _of(request).override_reason
         return Given("override_reason", told) if told else None
 
     def plan_again(self, request: ApprovalRequest) -> Planned:
-        return self.preview(request)
+        return backfills.as_planned(backfills.plan_again(_of(request)), _asked(request))
 
     def carry_out(self, request: ApprovalRequest, held: Held, *, actor: Actor) -> Carried | Refusal:
         backfill = _of(request)
@@ -53,12 +55,10 @@ class BackfillCarrier:
         plan = backfills.plan_again(backfill)
         if plan.digest != request.plan_digest:
             raise backfills.plan_changed(plan)  # a rule, or the release in force, moved since it was planned just now
-        environment_id = trigger_of(backfill).environment_id
-        # whoever agrees cannot override it: unless who asked did, it waits, open, for the end of the blackout
-        is_overridden = blackouts.require_open(
-            backfill.workspace_id, environment_id, backfill.override_reason, backfill.trigger_id
-        )
-        backfills.begin(backfill, plan, is_overridden=is_overridden)
+        holds = _holds(backfill)
+        if (held_back := _held_back(backfill, holds)) is not None:
+            raise held_back
+        backfills.begin(backfill, plan, is_overridden=holds is not None)
         told = _carried(backfill)
 
         def fill() -> Carried:
@@ -88,6 +88,21 @@ class BackfillCarrier:
 def _of(request: ApprovalRequest) -> Backfill:
     rows = Backfill.objects.select_related("requested_by", "trigger__environment", "trigger__pipeline")
     return rows.get(id=request.subject)
+
+
+def _held_back(backfill: Backfill, holds: blackouts.Active | None) -> Refusal | None:
+    """What the blackout that `holds` says to an approval.
+
+    Whoever agrees cannot override it: unless who asked did, it waits, open, for the end of the blackout.
+    """
+    if holds is None or backfill.override_reason.strip():
+        return None
+    ways = "approve it once that is over, or have it withdrawn and asked for anew with why it is to start all the same"
+    return Refusal("blackout_active", f"{holds.sentence()}; {ways}", extra={"blackout": holds.as_json()})
+
+
+def _holds(backfill: Backfill) -> blackouts.Active | None:
+    return blackouts.active(backfill.workspace_id, trigger_of(backfill).environment_id, backfill.trigger_id)
 
 
 def _asked(request: ApprovalRequest) -> Requirement:

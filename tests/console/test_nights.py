@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from html import unescape
 
 import pytest
 
+from approvals.models import ApprovalRequest, ApprovalRule
 from pipelines import blackout_rows, dispatch, lanes, ledger, triggers
 from pipelines.models import Application, Environment, Run, Trigger, Workspace
 from recovery import backfills
@@ -127,3 +129,44 @@ def test_while_a_freeze_holds_a_backfill_tells_no_time_that_it_will_take(
     assert "left" not in told.partition("over")[2].partition("All its ticks")[0]
     banner = page.content.decode().partition("Frozen: nothing starts")[2].partition("</div>")[0]
     assert 'href="/console/blackouts/"' in banner
+
+
+def test_a_form_is_refused_in_its_own_words(operator: Visitor, trigger: Trigger, people: dict[str, Person]) -> None:
+    """F51: at the field as above the form; nobody is told to give what only the API calls so."""
+    planner = f"/console/triggers/{trigger.id}/backfill/"
+    told = text_of(operator.get(planner, {"from": "2026-05-22", "to": "2026-05-20"}))
+    assert told.count("From must not be after to") == 2
+    assert "_time" not in told
+    page = operator.get(planner, {"from": "2026-05-20", "to": "2026-05-22"})
+    form = page.content.decode().partition('backfill/start/"')[2].partition("</form>")[0]
+    carried = {name: unescape(value) for name, value in re.findall(r'hidden" name="(\w+)" value="([^"]*)"', form)}
+    blackout_rows.declare(actor=people["admin"].actor, reason="a move")
+    refused = text_of(operator.post(f"{planner}start/", carried))
+    assert "say why to start it all the same" in refused
+    assert "override_reason" not in refused
+
+
+def test_whoever_is_to_approve_reads_that_a_freeze_holds_it_and_what_can_be_done(
+    browse: Callable[[Person], Visitor], people: dict[str, Person], trigger: Trigger, workspace: Workspace
+) -> None:
+    """O57, F150: an approval cannot say why it starts all the same, so nobody is asked for that."""
+    ApprovalRule.objects.create(workspace=workspace, name="backfills", kinds=["backfill"], role="approver", count=1)
+    asked = backfills.start(wish(trigger, START, END), people["operator"].actor).backfill
+    address = f"/console/approvals/{asked.id}/"
+    approver = browse(people["approver"])
+    assert "as things stand" not in text_of(approver.get(address))
+    blackout_rows.declare(actor=people["admin"].actor, reason="a move")
+    page = approver.get(address)
+    told = unescape(text_of(page))
+    assert "It could not be done as things stand Nothing starts: freeze 'freeze' by" in told
+    assert "approve it once that is over, or have it withdrawn and asked for anew" in told
+    digest = re.search(r'name="plan_digest" value="([^"]+)"', page.content.decode())
+    assert digest
+    refused = approver.post(f"{address}approve/", {"plan_digest": digest[1]})
+    assert refused.status_code == 409
+    assert "override_reason" not in text_of(refused)
+    assert ApprovalRequest.objects.get(subject=asked.id).state == "open", "it waits for the end of the freeze"
+    assert not Run.objects.exists()
+    blackout_rows.lift(actor=people["admin"].actor)
+    assert approver.post(f"{address}approve/", {"plan_digest": digest[1]}).status_code in (302, 303)
+    assert Run.objects.count() == 3
