@@ -61,10 +61,11 @@ def withheld(
     for row in runs:
         if row.status not in TERMINAL_RUN:
             found[row.at] = Withheld(UNFINISHED, f"a run of it is {row.status}", str(row.run))
-        facts[row.at] += effects.get(row.run, ())
-        reasons[row.at] += unseen.get(row.run, ())
-        about[row.at] |= {one.effect_id: row.run for one in effects.get(row.run, ())}
+        if told := effects.get(row.run):
+            facts[row.at] += told
+            about[row.at] |= {one.effect_id: row.run for one in told}
         if row.run in unseen:
+            reasons[row.at] += unseen[row.run]
             about[row.at][""] = row.run
     for at in {*facts, *reasons} - set(found):
         verdict = judge(facts[at], reasons[at])

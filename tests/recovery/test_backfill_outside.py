@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from pipelines import retention
 from pipelines.access import Actor
@@ -185,3 +187,19 @@ def test_missed_ticks_are_filled_whatever_other_ticks_did(
     assert states(done.backfill.id) == {"skipped": 1, "dispatched": 3}
     finish(hand, done.backfill.id)
     assert Backfill.objects.get(id=done.backfill.id).state == "completed"
+
+
+def test_many_ticks_are_judged_by_as_many_statements_as_one(
+    trigger: Trigger, operator: Actor, first: list[Run], people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    clear(effect_of(first[0], "charge", "committed"), as_person(people["approver"]))
+    one = _statements(trigger, operator)
+    for run in first[1:]:
+        clear(effect_of(run, "charge", "committed"), as_person(people["approver"]))
+    assert _statements(trigger, operator) == one
+
+
+def _statements(trigger: Trigger, operator: Actor) -> int:
+    with CaptureQueriesContext(connection) as asked:
+        assert backfills.preview(again(trigger), operator).total_ticks == 3
+    return len(asked)
