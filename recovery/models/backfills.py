@@ -52,7 +52,9 @@ class Backfill(models.Model):
     max_concurrent = models.PositiveIntegerField(default=1)
     reprocess = models.CharField(max_length=10, choices=Reprocess.choices, default=Reprocess.NONE)
     order = models.CharField(max_length=10, choices=BackfillOrder.choices, default=BackfillOrder.OLDEST)
-    request = models.JSONField(default=dict, help_text="the request after its defaults, to plan it again")
+    request = models.JSONField(
+        default=dict, help_text="the request after its defaults; `made_with`: what its trigger said of its runs then"
+    )
     plan = models.JSONField(null=True, help_text="what was judged and shown: counts and a digest of all its ticks")
     plan_digest = models.CharField(max_length=64, blank=True)
     cancel_reason = models.TextField(blank=True)
