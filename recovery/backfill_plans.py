@@ -93,6 +93,7 @@ class Around:
 
     estimate_seconds: float | None = None  # by how long the newest runs of the pipeline took
     without_worker: tuple[str, ...] = ()  # handlers that no live worker has registered
+    trigger_version: int | None = None  # which says with what its runs are made; the digest covers what it says
     blackout: Mapping[str, Any] | None = None  # {name, reason, until, is_freeze} of what holds now
 
 
@@ -161,6 +162,7 @@ class Plan:
             "first_tick": first.due.at.isoformat() if first else None,
             "last_tick": last.due.at.isoformat() if last else None,
             "missed_because": self.missed_because,
+            "trigger_version": self.around.trigger_version,
             "withheld_ticks": [
                 {
                     "tick_time": one.due.at.isoformat(),

@@ -229,6 +229,7 @@ def _around(asked: Asked, trigger: Trigger, release: Managed, total: int) -> Aro
     return Around(
         estimate_seconds=estimate(total, asked.max_concurrent, mean_seconds(trigger)),
         without_worker=_without_worker(trigger, release.definition),
+        trigger_version=trigger.version,
         blackout=holds.as_json() if holds else None,
     )
 

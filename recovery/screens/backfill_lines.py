@@ -69,6 +69,8 @@ def deeds(plan: Json) -> Iterator[Step]:
         order = ORDERS[BackfillOrder(plan["order"])]
         yield Step("ready", "Makes", f"{runs(total)}, one for each tick {_window(plan)}; {order}, {at_once}")
         yield from _because(plan["missed_because"])
+        if version := plan.get("trigger_version"):
+            yield Step("declared", "With input", f"as version {version} of {plan['trigger']} says")
     else:
         yield Step("no_op", "Makes", "nothing: no tick of this window is missed")
     if skipped:

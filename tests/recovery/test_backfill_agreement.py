@@ -18,6 +18,7 @@ from pipelines.models import Application, AuditEvent, Blackout, Environment, Not
 from pipelines.paging import Cut
 from recovery import backfills
 from recovery.models import Backfill
+from recovery.screens import backfill_lines
 from tests.approvals.asked import agree, reject, rounds, rule
 from tests.approvals.notified import channel_of, rule_of, sent
 from tests.cast import Api, Hand, Person
@@ -225,8 +226,10 @@ def test_other_inputs_than_were_agreed_to_are_asked_for_anew(
 ) -> None:
     """F51, O57: the trigger's input was changed between plan and approval; what was agreed to is what is run."""
     triggers.change(trigger.id, actor=people["release_manager"].actor, changes={"input": {"pay": "twice"}})
-    refused("plan_changed", partial(agree, asked.id, approver))
+    moved = refused("plan_changed", partial(agree, asked.id, approver))
     assert_nothing_was_done()
+    assert moved.extra["plan"]["trigger_version"] == 2
+    assert "as version 2 of rates says" in [line.text for line in backfill_lines.deeds(moved.extra["plan"])]
     agree(asked.id, approver)
     assert {run.input for run in runs_of(asked.id)} == {'{"pay":"twice"}'}
 
