@@ -498,3 +498,15 @@ def test_every_tick_is_explained(cron: str, zone: str, at: str, policies: Any, t
     schedule = Schedule.read(cron, zone, **policies)
     ticks = list(schedule.between(utc(at), utc(at)))
     assert [schedule.explain(due) for due in ticks] == [told]
+
+
+def test_a_time_in_which_a_schedule_holds_has_both_its_ends() -> None:
+    """What was before its start is left out, however far back one looks; none of it is needed."""
+    hourly = Schedule.read("0 * * * *", "UTC")
+    six, eight = datetime(2026, 5, 20, 6, tzinfo=UTC), datetime(2026, 5, 20, 8, tzinfo=UTC)
+    hours = [due.at.hour for due in hourly.ahead(datetime(2020, 1, 1, tzinfo=UTC), six, eight)]
+    assert hours == [6, 7, 8]
+    assert [due.at.hour for due in hourly.ahead(six, six, eight)] == [7, 8], "after the instant, as ever"
+    assert [due.at.hour for due in hourly.ahead(six, None, eight)] == [7, 8]
+    assert next(hourly.ahead(eight)).at.hour == 9
+    assert not list(hourly.ahead(eight, six, eight))
