@@ -112,6 +112,11 @@ class RunLook:
         return self.run.status not in TERMINAL_RUN
 
     @property
+    def following(self) -> int:
+        """How many stages only wait for others; each may wait for several."""
+        return len({blocker.stage_id for blocker in self.followers})
+
+    @property
     def moving(self) -> bool:
         """Whether something of the run is under way, so that it waits rather than stands."""
         return self.run.status in (RunStatus.RUNNING, RunStatus.PAUSING)

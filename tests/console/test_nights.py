@@ -170,3 +170,16 @@ def test_whoever_is_to_approve_reads_that_a_freeze_holds_it_and_what_can_be_done
     blackout_rows.lift(actor=people["admin"].actor)
     assert approver.post(f"{address}approve/", {"plan_digest": digest[1]}).status_code in (302, 303)
     assert Run.objects.count() == 3
+
+
+def test_stages_that_wait_for_others_are_counted_once_whatever_each_waits_for(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    """The line folds stages, not the arrows between them."""
+    run = start_run(
+        {"name": "fetch"},
+        {"name": "check", "depends_on": ["fetch"]},
+        {"name": "store", "depends_on": ["fetch", "check"]},
+    )
+    told = text_of(operator.get(f"/console/runs/{run.id}/"))
+    assert "2 more stages wait only for others" in told

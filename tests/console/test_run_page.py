@@ -131,7 +131,7 @@ def test_a_stage_that_may_have_acted_outside_blocks_the_run_and_says_so(
     assert "Blocked at pay" in told
     assert "What it did outside is unknown" in told
     assert "Retry: what it did outside is unknown: that must be reconciled first." in told
-    assert "1 more waits only for other stages" in told
+    assert "1 more stage waits only for others" in told
 
 
 def test_a_cancelled_run_lists_what_may_still_go_on_outside(
