@@ -52,7 +52,8 @@ class TriggerForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the 
         if all(name in clean for name in triggers.SCHEDULE):
             self._refused_as(lambda: Schedule.read(*(clean[name] for name in triggers.SCHEDULE)))
         if "input" in clean:
-            self._refused_as(lambda: tick_inputs.check(clean["input"], trigger_name=clean.get("name", "")))
+            words = {"timezone": clean.get("timezone") or "UTC", "trigger_name": clean.get("name", "")}
+            self._refused_as(lambda: tick_inputs.check(clean["input"], **words))
         return clean
 
     def settings(self) -> dict[str, Any]:
