@@ -467,6 +467,29 @@ def _trigger(house: House, **changes: str) -> Any:
     return manager.post("/v1/triggers", {**place, "cron": "0 8 * * *", "timezone": "Europe/Berlin", **changes})
 
 
+@reaches("backfill_window_invalid")
+def a_backfill_whose_window_ends_before_it_begins(house: House) -> Any:
+    return _backfill(house, from_time="2026-05-23T08:00:00Z")
+
+
+@reaches("backfill_window_invalid")
+def a_backfill_of_what_has_not_come_yet(house: House) -> Any:
+    return _backfill(house, to_time="2199-01-01T00:00:00Z")
+
+
+@reaches("backfill_too_many_ticks")
+def a_backfill_of_more_minutes_than_were_allowed(house: House) -> Any:
+    return _backfill(house, cron="* * * * *")
+
+
+def _backfill(house: House, **changes: str) -> Any:
+    trigger = _trigger(house)
+    assert trigger.status_code == 201, trigger.content
+    window = {"from_time": "2026-05-20T08:00:00Z", "to_time": "2026-05-22T08:00:00Z"}
+    body = {"trigger_binding_id": trigger.json()["id"], **window, **changes}
+    return house.a("operator").post("/v1/triggers/backfill", body)
+
+
 @reaches("effect_class_unknown")
 def an_effect_of_no_class(house: House) -> Any:
     return _tell(house, {**CHARGE, "class": "telepathy", "state": "declared"})
@@ -666,10 +689,6 @@ def _without_artifacts(house: House) -> Any:
     return house.a("viewer").get(f"/v1/artifacts/{unknown_id()}")
 
 
-def _without_triggers(house: House) -> Any:
-    return house.a("operator").post("/v1/triggers/backfill", {"cron": "0 8 * * *", "dry_run": True})
-
-
 def _without_rates(house: House) -> Any:
     body = {"name": "calm", "kind": "rate", "match": {}, "rule": {"count": 1, "per_seconds": 1}}
     return house.a("admin").post("/v1/policies", body)
@@ -681,8 +700,6 @@ LATER: dict[str, tuple[How, int, str]] = {
     "recipient_not_allowed": (_without_recipients, 400, "no stage declares where it may send to"),
     "artifact_immutable": (_without_artifacts, 404, "there are no artifacts"),
     "artifact_corrupt": (_without_artifacts, 404, "there are no artifacts"),
-    "backfill_window_invalid": (_without_triggers, 404, "there are no backfills"),
-    "backfill_too_many_ticks": (_without_triggers, 404, "there are no backfills"),
     "rate_limited": (_without_rates, 400, "the APIs have no rates; too many log-ins are told on the log-in's own page"),
 }
 

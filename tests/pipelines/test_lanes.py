@@ -414,7 +414,7 @@ def test_what_is_asked_of_a_lane_is_answered_by_its_own_index(
     Run.objects.filter(lane_id=other).update(held=False)
     lane = open_lane(trigger, 1)
     (run,) = hold(trigger, lane, 1)
-    make_trigger(name="other", overlap_policy="queue_all", pipeline=trigger.pipeline.slug)
+    make_trigger(name="other", overlap_policy="queue_all", catch_up="latest", pipeline=trigger.pipeline.slug)
     clock.advance(hours=1)
     ledger.record()
     with connection.cursor() as cursor:
