@@ -28,7 +28,7 @@ from tests.pipelines.engine import kinds
 from tests.services import database_url
 from tests.verbs import retry_stage
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 StartRun = Callable[..., Run]
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,7 +20,7 @@ from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.test_executor_celery import Console
 from tests.scheduled import MakeTrigger, assert_ledger_holds, turn_back
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("kills")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once, pytest.mark.xdist_group("kills")]
 PATIENCE_SECONDS = 180
 
 

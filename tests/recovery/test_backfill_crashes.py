@@ -33,7 +33,7 @@ from tests.cast import Hand, Person
 from tests.recovery.backfilled import assert_accounted_for, at, finish, runs_of, states, trigger_of
 from tests.services import database_url
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 ROOT = Path(__file__).resolve().parents[2]
 TICKS = 5
 FIRST = at("2024-01-01T00:00:00+00:00")

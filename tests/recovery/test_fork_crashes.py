@@ -28,7 +28,7 @@ from tests.engine_model.invariants import assert_invariants
 from tests.recovery.stories import effect_of, in_review
 from tests.services import database_url
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 StartRun = Callable[..., Run]
 KEY = "0b7e3d1c-1111-4222-8333-444455556666"
 ROOT = Path(__file__).resolve().parents[2]
