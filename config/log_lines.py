@@ -7,7 +7,7 @@ import logging.config
 import sys
 from typing import Any
 
-import structlog
+from config.without_rich import structlog
 
 
 def configure(*, level: str, form: str) -> None:
