@@ -10,7 +10,7 @@ import pytest
 
 from config.environment import BASE_DIR
 
-LOADED = "import sys; print(sorted({name.partition('.')[0] for name in sys.modules} & {'rich', 'httpx', 'structlog'}))"
+LOADED = "import sys; print(sorted(sys.modules.keys() & {'rich', 'httpx', 'structlog'}))"
 CONSOLE = "import django; django.setup(); import config.urls, httpx, pipelines.tasks, recovery.tasks"
 
 
