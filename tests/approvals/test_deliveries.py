@@ -237,6 +237,9 @@ def test_a_receiver_that_is_not_there_and_one_that_speaks_no_http_are_told_apart
             with line:
                 line.recv(65_536)
                 line.sendall(b"220 mail.example ready\r\n")
+                line.shutdown(socket.SHUT_WR)
+                while line.recv(65_536):  # what is left unread would reset the line before its answer is read
+                    pass
 
         thread = threading.Thread(target=answer)
         thread.start()
