@@ -29,6 +29,7 @@ from pipelines.sql import execute
 
 ALLOWED, NO_OP, DENIED, FAILED = AuditOutcome.ALLOWED, AuditOutcome.NO_OP, AuditOutcome.DENIED, AuditOutcome.FAILED
 INTERNAL_ERROR = "internal_error"
+LONGEST_REASON = 10_000  # characters, over every way but the screens, which take less
 SAYING_NO = frozenset({"checkpoint_integrity_invalid", "recovery_denied"})  # as final as a missing right
 
 log = structlog.get_logger(__name__)

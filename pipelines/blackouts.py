@@ -19,7 +19,6 @@ from typing import Any
 from pipelines.errors import Refusal
 from pipelines.sql import query
 
-LONGEST_REASON = 10_000
 OVERRIDE = "override_reason"
 _AHEAD = (2, 9, 45, 366)  # days; most end tonight, and looking far takes long where there are many
 

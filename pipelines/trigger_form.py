@@ -8,11 +8,11 @@ from django import forms
 from django.core.exceptions import ValidationError
 
 from pipelines import tick_inputs, triggers
+from pipelines.audit import LONGEST_REASON
 from pipelines.errors import Refusal
 from pipelines.models import Trigger
 from pipelines.schedules import Schedule
 
-LONGEST_REASON = 10_000
 MAY_BE_BLANK = ("name", "input", "deadline_seconds", "starts_at", "ends_at")
 FROM_BLANK: dict[str, Any] = {"input": {}, "name": ""}
 

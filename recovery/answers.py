@@ -12,7 +12,8 @@ from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 
 from pipelines.api.shapes import text_problem
-from pipelines.blackouts import LONGEST_REASON, OVERRIDE
+from pipelines.audit import LONGEST_REASON
+from pipelines.blackouts import OVERRIDE
 from pipelines.console.screens import typed
 from pipelines.errors import Refusal
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY

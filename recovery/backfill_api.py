@@ -15,7 +15,7 @@ from pipelines.access import CANCEL, FORK, STEER, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer
 from pipelines.api.operations import list_parameters
-from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, PlannedVerb, Verb, page_answer
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedVerb, Verb, page_answer
 from pipelines.api.operations_serializers import HUGE
 from pipelines.api.shapes import (
     Flag,
@@ -30,6 +30,7 @@ from pipelines.api.shapes import (
     Whole,
     read_id,
 )
+from pipelines.audit import LONGEST_REASON
 from pipelines.paging import page_of, read_cut
 from pipelines.schedules import Gap, Overlap, Rule
 from recovery import backfills

@@ -100,8 +100,8 @@ def failures(backfill: Backfill, limit: int) -> list[dict[str, Any]]:
     """The first ticks, oldest first, whose run could not be made, failed or was cancelled: {tick_time, local_time,
     execution_id, code, message}."""
     rows = query(
-        "SELECT t.at, t.local_time, CASE WHEN r.id IS NOT NULL THEN r.id END, coalesce(nullif(r.failure_code, ''),"
-        " nullif(t.error_code, ''), r.status), coalesce(nullif(r.failure_message, ''), t.error_message)"
+        "SELECT t.at, t.local_time, r.id, coalesce(nullif(r.failure_code, ''), nullif(t.error_code, ''), r.status),"
+        " coalesce(nullif(r.failure_message, ''), t.error_message)"
         " FROM recovery_backfilltick t LEFT JOIN pipelines_run r ON r.id = t.run"
         " WHERE t.backfill_id = %s AND (t.state = 'failed'"
         " OR (t.state = 'dispatched' AND r.status IN ('failed', 'cancelled'))) ORDER BY t.at LIMIT %s::int",

@@ -16,7 +16,7 @@ from pipelines.access import RESOLVE, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations import list_parameters
-from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, PlannedVerb, Verb, page_answer
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedVerb, Verb, page_answer
 from pipelines.api.operations_serializers import HUGE, time
 from pipelines.api.shapes import (
     AnyJson,
@@ -31,6 +31,7 @@ from pipelines.api.shapes import (
     Whole,
     json_problem,
 )
+from pipelines.audit import LONGEST_REASON
 from pipelines.models import Effect, LateEvidence
 from pipelines.paging import number, page_of, read_cut
 from pipelines.states import EffectState, StageState

@@ -27,8 +27,8 @@ from approvals.states import RequestState
 from approvals.transitions import decide_gate
 from pipelines import queries
 from pipelines.access import DECIDE, Actor
-from pipelines.console.acts import Step, missing
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.acts import Step, check_length
+from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Attempt, Gate, Run, Stage, StageOutput
 from pipelines.sql import database_now
@@ -167,7 +167,7 @@ def withdraw(request: ScreenRequest, item_id: uuid.UUID) -> HttpResponse:
         return _page(request, item)
     reason = _reason(request)
     try:
-        _check_length(reason)
+        check_length(reason)
         requests.withdraw(item_id, actor=actor, reason=reason)
     except Refusal as refusal:
         return _refused(request, item, reason, refusal)
@@ -183,7 +183,7 @@ def _decide(request: ScreenRequest, item_id: uuid.UUID, *, approved: bool) -> Ht
         return _page(request, item)
     reason = _reason(request)
     try:
-        _check_length(reason)
+        check_length(reason)
         if item.type == GATE:
             _decide_gate(request, item, approved, reason)
         else:
@@ -337,8 +337,3 @@ def _address(item: Item) -> str:
 
 def _reason(request: ScreenRequest) -> str:
     return typed(request.POST, "reason")
-
-
-def _check_length(reason: str) -> None:
-    if len(reason) > LONGEST_REASON:
-        raise missing("reason", f"at most {LONGEST_REASON} characters")

@@ -18,9 +18,10 @@ from pipelines.access import RELEASE, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations import list_parameters
-from pipelines.api.operations_endpoint import LONGEST_REASON, Call, OperationsEndpoint, page_answer
+from pipelines.api.operations_endpoint import Call, OperationsEndpoint, page_answer
 from pipelines.api.serializers import NAME
 from pipelines.api.shapes import Check, Flag, Identifier, ListOf, Moment, OneOf, Shape, Text, Whole, Wrong
+from pipelines.audit import LONGEST_REASON
 from pipelines.filters import AnyId, AnyOf, ListFilter, Truth
 from pipelines.models import Blackout, BlackoutKind
 from pipelines.paging import page_of, read_cut

@@ -22,12 +22,12 @@ from pipelines.api.authentication import NO_PERSON, actor_of, application_caller
 from pipelines.api.bodies import Unsupported, read_body
 from pipelines.api.endpoints import Endpoint, answer, check_accept, path_ids
 from pipelines.api.shapes import Flag, Shape, Text
+from pipelines.audit import LONGEST_REASON
 from pipelines.errors import Refusal
 from pipelines.filters import refuse_unknown
 from pipelines.models import Run, Stage
 from pipelines.paging import Page
 
-LONGEST_REASON = 10_000
 _LOWERCASE_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 

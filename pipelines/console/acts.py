@@ -93,6 +93,11 @@ def answer_of(act: Act, reason: str) -> None:
     """Refuses a reason that is missing or too long."""
     if act.reason_required and not reason:
         raise missing("reason", "a reason is needed; it goes to the audit log with your name")
+    check_length(reason)
+
+
+def check_length(reason: str) -> None:
+    """Refuses a reason that is too long."""
     if len(reason) > LONGEST_REASON:
         raise missing("reason", f"at most {LONGEST_REASON} characters")
 

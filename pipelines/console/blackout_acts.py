@@ -19,9 +19,9 @@ from django.views.decorators.http import require_http_methods
 from pipelines import blackout_rows, zones
 from pipelines.access import RELEASE
 from pipelines.console import wall_times
-from pipelines.console.acts import Act, Step, ask, missing, perform
+from pipelines.console.acts import Act, Step, ask, check_length, missing, perform
 from pipelines.console.blackout_pages import DAYS
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show
+from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show
 from pipelines.errors import Refusal
 from pipelines.models import Blackout, BlackoutKind, Environment, Trigger
 from pipelines.sql import query
@@ -194,8 +194,7 @@ def _wanted(given: Mapping[str, Any], blackout: Blackout | None) -> dict[str, An
         raise missing("name", "a name is needed: those who are held up read it")
     if len(given["name"]) > 255:
         raise missing("name", "at most 255 characters")
-    if len(given["reason"]) > LONGEST_REASON:
-        raise missing("reason", f"at most {LONGEST_REASON} characters")
+    check_length(given["reason"])
     if kind not in BlackoutKind.values:
         raise missing("kind", f"one of {', '.join(BlackoutKind.values)}")
     zones.zone(given["timezone"])

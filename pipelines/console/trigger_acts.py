@@ -20,8 +20,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 from pipelines import trigger_queries, triggers
 from pipelines.access import RELEASE
 from pipelines.console import wall_times
-from pipelines.console.acts import Act, Step, missing, perform
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.acts import Act, Step, check_length, perform
+from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Application, CatchUp, Environment, OverlapPolicy, Pipeline, Trigger
 from pipelines.schedules import Due, Gap, Overlap, Schedule
@@ -171,8 +171,7 @@ def _form(
         given = {name: request.POST.get(name, "")[:LONGEST_INPUT].replace("\0", "") for name in FIELDS}
         if "look" not in request.POST:
             try:
-                if len(reason) > LONGEST_REASON:
-                    raise missing("reason", f"at most {LONGEST_REASON} characters")
+                check_length(reason)
                 done = save(_wanted(given, trigger), reason)
                 messages.success(request, _said(done, trigger), "active" if done.enabled else "paused")
                 return go_on(request, _address(done))

@@ -23,9 +23,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from pipelines import trigger_queries
 from pipelines.access import FORK, Actor
-from pipelines.console.acts import Step, missing
+from pipelines.console.acts import Step, check_length
 from pipelines.console.offers import missing_right
-from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Trigger
 from pipelines.schedules import Due, Gap, Overlap
@@ -143,8 +143,7 @@ def start(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
     shown = _read(request.POST.get("shown", ""))
     reason, override = typed(request.POST, "reason"), typed(request.POST, "override_reason")
     try:
-        if len(reason) > LONGEST_REASON:
-            raise missing("reason", f"at most {LONGEST_REASON} characters")
+        check_length(reason)
         if not state.is_ready or not shown.digest:
             raise Refusal("validation_error", "choose a window, and look at its plan first")
         done = backfills.start(

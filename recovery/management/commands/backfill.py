@@ -158,7 +158,6 @@ class Command(ConsoleCommand):
                 show(backfills.progress(backfill))
                 if backfill.state == BackfillState.RUNNING:
                     self._stopping.wait(LOOK_SECONDS)
-            show(backfills.progress(backfill))
         if self._stopping.is_set() and backfill.state == BackfillState.RUNNING:
             self._leave(backfill, actor)
             raise SystemExit(INTERRUPTED)
