@@ -9,10 +9,7 @@ both alike. The inbox is read with few gates and with as many as asked for, in o
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -30,16 +27,7 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=50_000, help="gates open in the workspace that is read")
     parser.add_argument("--elsewhere", type=int, default=200_000, help="gates open in another one")
     options = parser.parse_args()
-    with (
-        lab.database("approvals") as url,
-        tempfile.TemporaryDirectory() as data,
-        lab.console(url, data) as environment,
-    ):
-        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
-        sys.path[:0] = [str(lab.ROOT), str(lab.ROOT / "sdk")]
-        import django
-
-        django.setup()
+    with lab.engine("approvals"):
         agreement(options.retries)
         inbox(options.waiting, options.elsewhere)
 

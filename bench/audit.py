@@ -10,10 +10,7 @@ turns with and without the audit event, so that other work on the machine slows 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import sys
-import tempfile
 import time
 import uuid
 from typing import Any
@@ -29,16 +26,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=500_000)
     parser.add_argument("--runs", type=int, default=1_000)
     options = parser.parse_args()
-    with (
-        lab.database("audit") as url,
-        tempfile.TemporaryDirectory() as data,
-        lab.console(url, data) as environment,
-    ):
-        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
-        sys.path[:0] = [str(lab.ROOT), str(lab.ROOT / "sdk")]
-        import django
-
-        django.setup()
+    with lab.engine("audit"):
         measure(options.events, options.runs)
 
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -34,16 +32,7 @@ def main() -> int:
     parser.add_argument("--filled", type=int, default=100_000)
     parser.add_argument("--reads", type=int, default=40)
     options = parser.parse_args()
-    with (
-        lab.database("backfill_pages") as url,
-        tempfile.TemporaryDirectory() as data,
-        lab.console(url, data) as environment,
-    ):
-        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
-        sys.path[:0] = [str(lab.ROOT), str(lab.ROOT / "sdk")]
-        import django
-
-        django.setup()
+    with lab.engine("backfill_pages"):
         return measure(options.planned, options.filled, options.reads)
 
 

@@ -11,10 +11,8 @@ which is this process's alone.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -32,16 +30,7 @@ def main() -> int:
     parser.add_argument("--filled", type=int, default=10_000)
     parser.add_argument("--reads", type=int, default=7)
     options = parser.parse_args()
-    with (
-        lab.database("backfills") as url,
-        tempfile.TemporaryDirectory() as data,
-        lab.console(url, data) as environment,
-    ):
-        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
-        sys.path[:0] = [str(lab.ROOT), str(lab.ROOT / "sdk")]
-        import django
-
-        django.setup()
+    with lab.engine("backfills"):
         return measure(options.planned, options.filled, options.reads)
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,18 @@ def console(url: str, data: str, handlers: str = "") -> Iterator[dict[str, str]]
         [sys.executable, "manage.py", "migrate", "-v", "0"], cwd=ROOT, env=environment, check=True, capture_output=True
     )
     yield environment
+
+
+@contextmanager
+def engine(name: str) -> Iterator[None]:
+    """This process as a console on a database of its own: what follows may import models."""
+    with database(name) as url, tempfile.TemporaryDirectory() as data, console(url, data) as environment:
+        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
+        sys.path[:0] = [str(ROOT), str(ROOT / "sdk")]
+        import django
+
+        django.setup()
+        yield
 
 
 def fill(environment: dict[str, str], runs: int) -> str:

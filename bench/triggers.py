@@ -9,9 +9,6 @@ gains. The triggers are of forty time zones, a quarter of them due every minute;
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-import tempfile
 import time
 from typing import Any
 
@@ -27,16 +24,7 @@ def main() -> None:
     parser.add_argument("--triggers", type=int, default=1_000, help="due in the same second")
     parser.add_argument("--ticks", type=int, default=10_000, help="that are due all at once, after an absence")
     options = parser.parse_args()
-    with (
-        lab.database("triggers") as url,
-        tempfile.TemporaryDirectory() as data,
-        lab.console(url, data) as environment,
-    ):
-        os.environ.update(environment, DJANGO_SETTINGS_MODULE="config.settings")
-        sys.path[:0] = [str(lab.ROOT), str(lab.ROOT / "sdk")]
-        import django
-
-        django.setup()
+    with lab.engine("triggers"):
         same_second(options.triggers)
         backlog(options.ticks)
 
