@@ -1,4 +1,4 @@
-"""States of operations and backfills, their legal moves, and the closed set of verdicts (model.md §2)."""
+"""States of operations, backfills and bulks, their legal moves, and the closed set of verdicts (model.md §2)."""
 
 from django.db.models import TextChoices
 
@@ -103,4 +103,46 @@ BACKFILL_MOVES: dict[str, dict[BackfillState, BackfillState]] = {
     "complete": {Bf.RUNNING: Bf.COMPLETED, Bf.PAUSED: Bf.COMPLETED},
     "complete_with_failures": {Bf.RUNNING: Bf.COMPLETED_WITH_FAILURES, Bf.PAUSED: Bf.COMPLETED_WITH_FAILURES},
     "cancel": dict.fromkeys((Bf.AWAITING_APPROVAL, Bf.RUNNING, Bf.PAUSED), Bf.CANCELLED),
+}
+
+
+BULK = "bulk"  # its kind, where rules and requests name it
+
+
+class BulkState(TextChoices):
+    DRAFT = "draft"  # its targets are frozen and looked at; nothing is done before it is started
+    AWAITING_APPROVAL = "awaiting_approval"  # left by a decision, a withdrawal or its end in time
+    RUNNING = "running"  # its targets are dealt with, in their order, at its rate
+    WAITING = "waiting"  # its canary is through: a person looks, and lets it go on or ends it
+    PAUSED = "paused"
+    HALTED = "halted"  # its stop rule held it: too many came to nothing
+    COMPLETED = "completed"  # every target was dealt with, and none failed or was denied
+    COMPLETED_WITH_FAILURES = "completed_with_failures"
+    ABORTED = "aborted"  # what was not dealt with by then is left alone; also when others did not agree
+    EXPIRED = "expired"  # a draft that nobody started
+
+
+class BulkItemState(TextChoices):
+    PENDING = "pending"
+    DONE = "done"  # the verb was carried out on it
+    FAILED = "failed"  # it could not be: the code says why
+    SKIPPED = "skipped"  # there was nothing to do: it stood otherwise by then, or the bulk was aborted
+    DENIED = "denied"  # a right, a verdict or a rule forbids it here; one by one it may be asked for
+
+
+Bk = BulkState
+TERMINAL_BULK = frozenset({Bk.COMPLETED, Bk.COMPLETED_WITH_FAILURES, Bk.ABORTED, Bk.EXPIRED})
+HELD_BULK = frozenset({Bk.WAITING, Bk.PAUSED, Bk.HALTED})  # a person lets it go on
+
+BULK_MOVES: dict[str, dict[BulkState, BulkState]] = {
+    "ask_approval": {Bk.DRAFT: Bk.AWAITING_APPROVAL},
+    "start": {Bk.DRAFT: Bk.RUNNING, Bk.AWAITING_APPROVAL: Bk.RUNNING},
+    "wait": {Bk.RUNNING: Bk.WAITING},
+    "pause": {Bk.RUNNING: Bk.PAUSED, Bk.WAITING: Bk.PAUSED},
+    "halt": {Bk.RUNNING: Bk.HALTED},
+    "resume": dict.fromkeys(HELD_BULK, Bk.RUNNING),
+    "complete": {Bk.RUNNING: Bk.COMPLETED},
+    "complete_with_failures": {Bk.RUNNING: Bk.COMPLETED_WITH_FAILURES},
+    "abort": dict.fromkeys((Bk.AWAITING_APPROVAL, Bk.RUNNING, *sorted(HELD_BULK)), Bk.ABORTED),
+    "expire": {Bk.DRAFT: Bk.EXPIRED},
 }

@@ -13,7 +13,15 @@ from approvals.states import RequestState
 from pipelines import audit, states
 from pipelines.signing import Verdict
 from recovery.screens.calendars import WORST_FIRST
-from recovery.states import BackfillState, BackfillTickState, Disposition, OperationState, Outcome
+from recovery.states import (
+    BackfillState,
+    BackfillTickState,
+    BulkItemState,
+    BulkState,
+    Disposition,
+    OperationState,
+    Outcome,
+)
 
 STATIC = Path(__file__).resolve().parents[2] / "static/recourse"
 CSS = "".join((STATIC / name).read_text() for name in ("tokens.css", "console.css", "admin.css"))
@@ -30,6 +38,8 @@ ENUMS: list[type[TextChoices]] = [
     RequestState,
     OperationState,
     BackfillState,
+    BulkState,
+    BulkItemState,
     BackfillTickState,
     Disposition,
     Outcome,
