@@ -120,6 +120,8 @@ def checkpoint_changes(request: ScreenRequest, run_id: uuid.UUID) -> HttpRespons
         "run": run,
         "earlier": lines[0],
         "later": lines[1],
+        "before": f"checkpoint {earlier}",
+        "after": f"checkpoint {later}",
         "changes": differing[:PLACES_SHOWN],
         "same": same[:PLACES_SHOWN],
         "left_out": _beyond(differing) + _beyond(same),

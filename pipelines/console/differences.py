@@ -6,6 +6,7 @@ nested deeper than `DEEPEST` is compared as one text.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,9 @@ from typing import Any
 DEEPEST = 12
 _PLAIN = re.compile(r"[\w-]+")
 NAMING = ("stage", "name", "id")  # what tells the objects of a list apart, where each has one
+LINES = 300  # of a text; a longer one is not compared line by line
+AROUND = 2  # lines that are the same, before and after those that differ
+MINUS, PLUS = "−", "+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,20 @@ class Change:
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """What was and what is, as (sign, text): − before what was, + before what is, none before what is the same.
+
+        Texts of several lines are told line by line; of long stretches that are the same, only where they end.
+        """
+        whole = [(sign, text) for sign, text in ((MINUS, self.before), (PLUS, self.after)) if text is not None]
+        if len(whole) < len((MINUS, PLUS)) or self.kind == "same":
+            return whole
+        before, after = _lines(self.before), _lines(self.after)
+        if not (1 < len(before) <= LINES and 1 < len(after) <= LINES):
+            return whole
+        return [_signed(line) for line in difflib.unified_diff(before, after, lineterm="", n=AROUND)][2:]
 
 
 def compare(before: Any, after: Any) -> list[Change]:
@@ -78,3 +96,15 @@ def _text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     except RecursionError:
         return "… nested too deeply to show"
+
+
+def _lines(text: str | None) -> list[str]:
+    """The lines of what is a text in JSON; anything else is one."""
+    said = json.loads(text) if text is not None and text.startswith('"') else None
+    return said.split("\n") if isinstance(said, str) else [text or ""]
+
+
+def _signed(line: str) -> tuple[str, str]:
+    if line.startswith("@@"):
+        return "⋯", ""
+    return {"-": MINUS, "+": PLUS}.get(line[0], ""), line[1:]

@@ -69,8 +69,8 @@ def test_what_differs_between_two_comes_first_with_minus_and_plus(
     assert pages[0] == pages[1]
     told = unescape(pages[0])
     assert "What changed from checkpoint 1 to 3" in told
-    assert 'status − "queued" + "completed"' in told
-    assert 'done[load].stage + "load"' in told
+    assert 'status changed − "queued" + "completed"' in told
+    assert 'done[load].stage added + "load"' in told
     assert told.index("+ ") < told.index("are the same")
     for nonsense in ("x", "", "-1", "²"):
         assert operator.get(f"/console/runs/{run.id}/checkpoints/changes/", {"one": nonsense}).status_code == 400
