@@ -48,7 +48,7 @@ def is_limited(request: HttpRequest, name: str) -> bool:
     of_name, of_address = query(
         "SELECT count(*) FILTER (WHERE account = %s), count(*) FROM config_failedlogin"
         " WHERE address = %s AND at > recourse_now() - make_interval(secs => %s)",
-        [_digest(name), _address(request), WINDOW_SECONDS],
+        [_digest(name), address_of(request), WINDOW_SECONDS],
     )[0]
     return of_name >= PER_NAME or of_address >= PER_ADDRESS
 
@@ -61,7 +61,7 @@ def note_failure(*, credentials: dict[str, Any], request: HttpRequest | None = N
     execute("DELETE FROM config_failedlogin WHERE at < recourse_now() - make_interval(secs => %s)", [WINDOW_SECONDS])
     execute(
         "INSERT INTO config_failedlogin (account, address, at) VALUES (%s, %s, recourse_now())",
-        [_digest(name), _address(request)],
+        [_digest(name), address_of(request)],
     )
 
 
@@ -70,7 +70,7 @@ def forget_failures(*, request: HttpRequest | None, user: Any, **_: Any) -> None
     if request is not None:
         execute(
             "DELETE FROM config_failedlogin WHERE account = %s AND address = %s",
-            [_digest(user.get_username()), _address(request)],
+            [_digest(user.get_username()), address_of(request)],
         )
 
 
@@ -78,7 +78,7 @@ def _digest(name: str) -> bytes:
     return sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
-def _address(request: HttpRequest) -> str:
+def address_of(request: HttpRequest) -> str:
     """Where the request comes from; the word of a proxy that we trust, its own entry being the last."""
     forwarded: str = request.META.get("HTTP_X_FORWARDED_FOR", "") if settings.RECOURSE_TRUST_PROXY else ""
     return (forwarded.rpartition(",")[2].strip() or request.META.get("REMOTE_ADDR", ""))[:64]

@@ -13,9 +13,10 @@ from hashlib import sha256
 from typing import Any
 
 from pipelines.models import ApiKey, Application, Environment, KeyScope, PersonalToken, Workspace
-from pipelines.sql import query
+from pipelines.sql import execute, query
 
 PREFIX_LENGTH = 12
+USED_SECONDS = 60  # how often the use of a token is written down, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,18 @@ def issue_key(
     return key, secret
 
 
-def issue_token(user: Any, workspace: Workspace, *, expires_at: datetime | None = None) -> tuple[PersonalToken, str]:
+def issue_token(
+    user: Any, workspace: Workspace, *, name: str = "", expires_at: datetime | None = None
+) -> tuple[PersonalToken, str]:
     """A new bearer token of a person for one workspace, and its plain text."""
     secret = make_secret("rt")
     token = PersonalToken.objects.create(
-        user=user, workspace=workspace, prefix=secret[:PREFIX_LENGTH], digest=digest(secret), expires_at=expires_at
+        user=user,
+        workspace=workspace,
+        name=name,
+        prefix=secret[:PREFIX_LENGTH],
+        digest=digest(secret),
+        expires_at=expires_at,
     )
     return token, secret
 
@@ -83,12 +91,22 @@ def find_key(secret: str) -> KeyHolder | None:
 
 
 def find_person(secret: str) -> tuple[int, str, uuid.UUID, str] | None:
-    """Whose live token it is: (user id, name, workspace id, role), of an active user who still is a member there."""
+    """Whose live token it is: (user id, name, workspace id, role), of an active user who still is a member there.
+
+    Notes that it was used, once in `USED_SECONDS` at most.
+    """
     rows = query(
-        "SELECT u.id, u.username, t.workspace_id, m.role FROM pipelines_personaltoken t"
+        "SELECT u.id, u.username, t.workspace_id, m.role, t.id,"
+        " t.last_used_at IS NULL OR t.last_used_at < recourse_now() - make_interval(secs => %s)"
+        " FROM pipelines_personaltoken t"
         " JOIN auth_user u ON u.id = t.user_id AND u.is_active"
         " JOIN pipelines_member m ON m.user_id = t.user_id AND m.workspace_id = t.workspace_id"
         " WHERE t.digest = %s AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > recourse_now())",
-        [digest(secret)],
+        [USED_SECONDS, digest(secret)],
     )
-    return rows[0] if rows else None
+    if not rows:
+        return None
+    user_id, name, workspace_id, role, token_id, is_due = rows[0]
+    if is_due:
+        execute("UPDATE pipelines_personaltoken SET last_used_at = recourse_now() WHERE id = %s", [token_id])
+    return user_id, name, workspace_id, role

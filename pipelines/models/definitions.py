@@ -133,15 +133,17 @@ class ApiKey(models.Model):
 
 
 class PersonalToken(models.Model):
-    """A person's bearer token for one workspace. Only its SHA-256 is kept."""
+    """A person's bearer token for one workspace. Only its SHA-256 is kept; `last_used_at` is true to the minute."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="tokens")
     workspace = models.ForeignKey(Workspace, models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=100, blank=True)
     prefix = models.CharField(max_length=12, editable=False)
     digest = models.BinaryField(max_length=32, unique=True, editable=False)
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
     expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
