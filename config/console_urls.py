@@ -7,6 +7,7 @@ from approvals.screens import inbox_pages as inbox
 from config import login
 from pipelines.console import blackout_acts, blackout_pages, trigger_acts, trigger_pages
 from pipelines.console import checkpoint_pages as checkpoints
+from pipelines.console import epoch_pages as epochs
 from pipelines.console import views as pipelines
 from recovery import letter_views as letters
 from recovery import views as recovery
@@ -41,12 +42,14 @@ urlpatterns = [
     path("effects/<uuid:effect_id>/evidence/", effects.add_summary, name="effect-evidence"),
     path("effects/<uuid:effect_id>/reconcile/", effects.reconcile_effect, name="effect-reconcile"),
     path("attempts/<uuid:attempt_id>/", pipelines.attempt_page, name="attempt"),
+    path("stages/<uuid:stage_id>/changes/", epochs.stage_changes, name="stage-changes"),
     path("stages/<uuid:stage_id>/retry/", recovery.retry, name="retry"),
     path("stages/<uuid:stage_id>/skip/", recovery.skip, name="skip"),
     path("stages/<uuid:stage_id>/reconcile/", effects.reconcile_stage, name="reconcile"),
     path("operations/", operations.operation_list, name="operations"),
     path("operations/<uuid:operation_id>/", operations.operation_page, name="operation"),
     path("approvals/", inbox.approvals, name="approvals"),
+    path("approvals/waiting/", inbox.waiting, name="waiting"),
     path("approvals/<uuid:item_id>/", decisions.approval, name="approval"),
     path("approvals/<uuid:item_id>/approve/", decisions.approve, name="approval-approve"),
     path("approvals/<uuid:item_id>/reject/", decisions.reject, name="approval-reject"),

@@ -12,14 +12,16 @@ from hashlib import sha256
 from typing import Any
 
 from django.http import HttpResponse
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from approvals import inbox
 from approvals.inbox import ASKED, DECIDED, MINE, WAITING, Item
 from approvals.screens import words
+from approvals.screens.context import MOST
 from pipelines.access import DECIDE, Actor
 from pipelines.console.offers import missing_right
-from pipelines.console.screens import ScreenRequest, screen, show
+from pipelines.console.screens import ScreenRequest, go_on, screen, show
 from pipelines.errors import Refusal
 from pipelines.filters import moment
 from pipelines.paging import Cut, Page, read_cut
@@ -76,6 +78,19 @@ def approvals(request: ScreenRequest) -> HttpResponse:
         "refusal": "" if actor.may(DECIDE) else missing_right(actor, DECIDE, "decide"),
     }
     return show(request, "approvals/inbox.html", context, part="approvals/_lines.html")
+
+
+@require_safe
+@screen
+def waiting(request: ScreenRequest) -> HttpResponse:
+    """How much the person may decide, which the top bar asks for now and then; 204 while it is as `seen`."""
+    if not request.htmx:
+        return go_on(request, reverse("console:approvals"))
+    actor = request.visit.actor
+    count = inbox.count_mine(actor, MOST) if actor.may(DECIDE) else 0
+    if request.GET.get("seen") == str(count):
+        return HttpResponse(status=204)
+    return show(request, "approvals/_waiting.html", {"count": count})
 
 
 def _view(request: ScreenRequest) -> str:

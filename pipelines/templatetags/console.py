@@ -9,16 +9,22 @@ from typing import Any
 
 from django import template
 from django.http import HttpRequest, QueryDict
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.dateparse import parse_datetime
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from pipelines.console import offers
+from pipelines.filters import RUN_FILTERS
 
 register = template.Library()
 
 PIPS = 6
+RUN_PARTS = ("runs", "stages", "attempts", "effects")  # addresses below the run list's that are of runs
+WITHIN = {  # addresses beside a section's own that belong to it
+    "console:triggers": ("console:backfills", "console:blackouts"),
+    "console:operations": ("console:bulk-list",),
+}
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -157,24 +163,44 @@ def between(start: datetime | None, end: datetime | None, now: datetime | None =
 
 
 @register.simple_tag
-def section(request: HttpRequest, name: str, label: str, keys: str, count: Any = None) -> SafeString:
-    """A link of the top bar, marked where one is, with how much waits there."""
-    address = reverse(name)
-    home = address == reverse("console:runs")
-    below = [f"{address}{part}/" for part in ("runs", "stages", "attempts", "effects")] if home else [address]
-    if name == "console:triggers":
-        below += [reverse("console:backfills"), reverse("console:blackouts")]
-    inside = request.path == address or request.path.startswith(tuple(below))
-    current = mark_safe(' aria-current="page"') if inside else ""
+def section(request: HttpRequest, name: str, label: str, keys: str, waiting: Any = None) -> SafeString:
+    """A link of the top bar, marked where one is in it; with how much waits there, where somebody is asked."""
+    address = _known(name)
+    if not address:
+        return mark_safe("")
+    below = [_known(other) for other in WITHIN.get(name, ())]
+    below += [f"{address}{part}/" for part in RUN_PARTS] if name == "console:runs" else [address]
+    inside = request.path == address or request.path.startswith(tuple(one for one in below if one))
     return format_html(
-        '<a href="{}" data-key="{}" data-key-label="{}"{}>{}{}</a>',
+        '<a href="{}" data-key="{}" data-key-label="go to {}"{}>{}{}</a>',
         address,
         keys,
-        f"go to {label.lower()}",
-        current,
+        label.lower(),
+        mark_safe(' aria-current="page"') if inside else "",
         label,
-        format_html(' <span class="count">{}</span>', capped(int(count), 99)) if count else "",
+        waiting_count(waiting) if isinstance(waiting, int) else "",
     )
+
+
+@register.simple_tag
+def waiting_count(waiting: int) -> SafeString:
+    """How much waits for who looks, as a part that asks for itself now and then; nothing is shown of none."""
+    told = capped(waiting, 99)
+    return format_html(
+        '<span class="count" id="waiting" data-live hx-get="{}?seen={}" hx-trigger="every 20s" hx-swap="outerHTML"'
+        ' hx-target="this" data-says="{}">{}</span>',
+        reverse("console:waiting"),
+        waiting,
+        f"{told} {'waits' if waiting == 1 else 'wait'} for your approval" if waiting else "",
+        told if waiting else "",
+    )
+
+
+@register.simple_tag
+def kept_filters(params: QueryDict) -> SafeString:
+    """The filters of the run list that a search from the same page keeps, as hidden fields."""
+    kept = [(name, value) for name in RUN_FILTERS if name != "search" for value in params.getlist(name) if value]
+    return format_html_join("", '<input type="hidden" name="{}" value="{}">', kept)
 
 
 @register.simple_tag
@@ -256,7 +282,9 @@ def theme_button(request: HttpRequest) -> SafeString:
     """The button that changes the theme; without JavaScript it posts a form."""
     other = "light" if request.COOKIES.get("theme") == "dark" else "dark"
     return format_html(
-        '<button class="btn quiet small" name="theme" value="{}" data-theme-toggle>Light or dark</button>', other
+        '<button class="btn quiet small" name="theme" value="{}" data-theme-toggle>{} theme</button>',
+        other,
+        word(other),
     )
 
 
@@ -264,7 +292,19 @@ def theme_button(request: HttpRequest) -> SafeString:
 def density_button(request: HttpRequest) -> SafeString:
     """The button that changes the density."""
     other = "dense" if request.COOKIES.get("density") == "comfortable" else "comfortable"
-    return format_html('<button class="btn quiet small" name="density" value="{}">{} rows</button>', other, word(other))
+    return format_html(
+        '<button class="btn quiet small" name="density" value="{}" data-density-toggle>{} rows</button>',
+        other,
+        word(other),
+    )
+
+
+def _known(name: str) -> str:
+    """The address of that name; blank where this console has none."""
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return ""
 
 
 def _since(seconds: float) -> str:

@@ -9,14 +9,41 @@
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   const say = (text) => { const region = find("#announcements"); if (region) region.textContent = text; };
 
-  // Theme: the server reads the cookie, so that the page never flashes in the other one.
+  // Theme and density: the server reads the cookies, so that the page never flashes in the other one. The buttons say
+  // what a press makes of it, as without JavaScript.
   const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const keep = (name, value) => {
+    const secure = location.protocol === "https:" ? "; secure" : "";
+    document.cookie = `${name}=${value}; path=/; max-age=31536000; samesite=lax${secure}`;
+  };
+  const nameLooks = () => {
+    for (const button of all("[data-theme-toggle]")) button.textContent = dark() ? "Light theme" : "Dark theme";
+    for (const button of all("[data-density-toggle]")) button.textContent = root.dataset.density ? "Dense rows" : "Comfortable rows";
+  };
   const toggleTheme = () => {
     root.dataset.theme = dark() ? "light" : "dark";
-    const secure = location.protocol === "https:" ? "; secure" : "";
-    document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=lax${secure}`;
+    keep("theme", root.dataset.theme);
+    nameLooks();
     say(`${root.dataset.theme} theme`);
   };
+  const toggleDensity = () => {
+    if (root.dataset.density) delete root.dataset.density; else root.dataset.density = "comfortable";
+    keep("density", root.dataset.density ?? "dense");
+    nameLooks();
+    say(`${root.dataset.density ?? "dense"} rows`);
+  };
+  nameLooks();
+
+  // Menus of the top bar: closed by Escape, and by going on elsewhere.
+  const closeMenus = (except) => {
+    for (const menu of all("details[data-menu][open]")) if (menu !== except) menu.open = false;
+  };
+  document.addEventListener("pointerdown", (event) => closeMenus(event.target.closest("details[data-menu]")));
+  document.addEventListener("focusin", (event) => closeMenus(event.target.closest("details[data-menu]")));
+  document.addEventListener("keydown", (event) => {
+    const menu = event.key === "Escape" && find("details[data-menu][open]");
+    if (menu) { menu.open = false; find("summary", menu).focus(); }
+  });
 
   // Times: the same words as the server's `ago` and `duration`, by the server's clock; this machine's may be wrong.
   const skew = document.body.dataset.now ? Date.now() - Date.parse(document.body.dataset.now) : 0;
@@ -38,19 +65,40 @@
   };
   setInterval(() => { if (!document.hidden) refreshTimes(); }, 5000);
 
-  // Rows: j and k move, Enter opens the row's first link.
+  // Rows: j and k move, Enter opens the row's first link, x selects it, r recovers what stands in it.
   const rows = () => all("[data-rows] > :is(tr:not(.detail), li)");
+  const currentRow = () => find("[data-rows] > .current");
+  const goTo = (row) => {
+    currentRow()?.classList.remove("current");
+    row.classList.add("current");
+    row.scrollIntoView({ block: "nearest" });
+    find("a[href]", row)?.focus({ preventScroll: true });
+  };
   const move = (step) => {
     const list = rows();
-    if (!list.length) return;
-    const at = list.findIndex((row) => row.classList.contains("current"));
-    const next = list[Math.min(Math.max(at + step, 0), list.length - 1)];
-    if (at >= 0) list[at].classList.remove("current");
-    next.classList.add("current");
-    next.scrollIntoView({ block: "nearest" });
-    find("a[href]", next)?.focus({ preventScroll: true });
+    const at = list.indexOf(currentRow());
+    if (list.length) goTo(list[Math.min(Math.max(at + step, 0), list.length - 1)]);
   };
-  const open = () => find("a[href]", find("[data-rows] > .current") ?? document.createElement("p"))?.click();
+  const inRow = (selector) => currentRow() && find(selector, currentRow());
+  const open = () => inRow("a[href]")?.click();
+  const SELECTS = 'input[type="checkbox"][name="ids"]';
+  const RECOVERS = ["reconcile", "retry", "redrive", "rerun", "resume"].map((verb) => `a[id^="${verb}-"]`).join(", ");
+  const recovery = () => inRow(RECOVERS) ?? find(`#main :is(${RECOVERS})`);
+
+  // After an act out of a row the focus is on the row after it, once the same list is shown again.
+  const AFTER = "row after the act";
+  const rowAfter = (link) => {
+    const row = link.closest("[data-rows] > *");
+    const list = rows();
+    const beside = row && (list[list.indexOf(row) + 1] ?? list[list.indexOf(row) - 1]);
+    return beside && find("a[id]", beside)?.id;
+  };
+  const kept = JSON.parse(sessionStorage.getItem(AFTER) ?? "null");
+  if (kept?.path === location.pathname) {
+    sessionStorage.removeItem(AFTER);
+    const row = document.getElementById(kept.id)?.closest("[data-rows] > *");
+    if (kept.done && row) goTo(row);
+  }
 
   // Live parts: paused by `.`, silent in hidden tabs.
   let live = true;
@@ -67,28 +115,47 @@
     if (!live || marking || document.hidden || find("dialog[open]")) event.preventDefault();
   });
 
+  // What a live part says of itself is told to who listens when it says something new.
+  const SAYS = "[data-says]";
+  const saying = (part) => [part, ...all(SAYS, part)].map((one) => one.dataset.says).filter(Boolean).join("; ");
+  let said = "";
+
   // Dialogs: a link that opens a page opens it as a dialog where there is JavaScript.
   const dialog = find("#dialog");
   let current = "";
   let unfolded = [];
-  document.addEventListener("htmx:beforeSwap", () => {
-    current = find("[data-rows] > .current a[href]")?.id ?? "";
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[hx-target="#dialog"]');
+    const id = link && rowAfter(link);
+    if (id) sessionStorage.setItem(AFTER, JSON.stringify({ path: location.pathname, id }));
+    else if (link) sessionStorage.removeItem(AFTER);
+  });
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const after = JSON.parse(sessionStorage.getItem(AFTER) ?? "null");
+    if (after && event.target.matches("#dialog form")) sessionStorage.setItem(AFTER, JSON.stringify({ ...after, done: true }));
+  });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    said = saying(event.target);
+    current = inRow("a[href]")?.id ?? "";
     unfolded = all("details[open] > summary[id]").map((summary) => summary.id);
   });
   document.addEventListener("htmx:afterSwap", (event) => {
     for (const id of unfolded) document.getElementById(id)?.parentElement.setAttribute("open", "");
     if (current) document.getElementById(current)?.closest("tr, li").classList.add("current");
     if (event.target === dialog && !dialog.open) dialog.showModal();
+    if (event.detail.elt?.matches?.("[data-live]") && saying(event.detail.elt) !== said) say(saying(event.detail.elt));
     refreshTimes();
     for (const mark of all(".live")) mark.classList.toggle("off", !live);
   });
-  dialog?.addEventListener("close", () => dialog.replaceChildren());
+  dialog?.addEventListener("close", () => { dialog.replaceChildren(); sessionStorage.removeItem(AFTER); });
 
   const showKeys = () => {
     const list = find("#keys dl");
     list.replaceChildren();
     const known = new Map([["?", "this help"], ["t", "light or dark"]]);
     if (rows().length) known.set("j k", "next and previous row").set("Enter", "open the row");
+    if (find(`[data-rows] ${SELECTS}`)) known.set("x", "select the row");
+    if (recovery()) known.set("r", "recover…");
     if (find("[data-live]")) known.set(".", "pause or resume live updates");
     for (const element of all("[data-key]")) known.set(element.dataset.key, element.dataset.keyLabel ?? element.textContent.trim());
     for (const [key, label] of known) {
@@ -112,7 +179,7 @@
   });
 
   document.addEventListener("click", (event) => {
-    const target = event.target.closest("[data-close], [data-theme-toggle], [data-live-toggle], [data-copy], [data-help]");
+    const target = event.target.closest("[data-close], [data-theme-toggle], [data-density-toggle], [data-live-toggle], [data-copy], [data-help]");
     if (!target) return;
     if ("close" in target.dataset) {
       const around = target.closest("dialog");
@@ -120,10 +187,14 @@
     } else if ("themeToggle" in target.dataset) {
       event.preventDefault();
       toggleTheme();
+    } else if ("densityToggle" in target.dataset) {
+      event.preventDefault();
+      toggleDensity();
     } else if ("liveToggle" in target.dataset) {
       toggleLive();
     } else if ("help" in target.dataset) {
       event.preventDefault();
+      closeMenus();
       showKeys();
     } else if (navigator.clipboard) {
       navigator.clipboard.writeText(target.dataset.copy).then(() => say("copied"));
@@ -156,6 +227,8 @@
     else if (pressed === ".") toggleLive();
     else if (pressed === "j") move(1);
     else if (pressed === "k") move(-1);
+    else if (pressed === "x") inRow(SELECTS)?.click();
+    else if (pressed === "r") recovery()?.click();
     else if (pressed === "Enter" && event.target === document.body) open();
   });
 })();

@@ -582,7 +582,7 @@ def test_the_top_bar_counts_what_one_may_decide_and_no_further_than_needed(
     gates = [{**BEFORE, "name": f"stage-{number}", "depends_on": []} for number in range(101)]
     start_run(*gates, {"name": "last", "depends_on": ["stage-0"]})
     assert "Approvals 99+" in told(browse(people["approver"]).get("/console/workers/"))
-    assert re.search(r"Approvals\s+Operations", told(browse(people["operator"]).get("/console/workers/")))
+    assert re.search(r"Approvals\s+Triggers", told(browse(people["operator"]).get("/console/workers/")))
 
 
 def test_a_list_being_read_holds_still_and_counts_what_is_new(
