@@ -46,6 +46,7 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             "pipelines.tasks.seal_audit": {"queue": "recourse.clock"},
             "recovery.tasks.carry_on": {"queue": "recourse.clock"},
             "recovery.tasks.carry_on_backfills": {"queue": "recourse.clock"},
+            "recovery.tasks.carry_on_bulks": {"queue": "recourse.clock"},
             "approvals.tasks.*": {"queue": "recourse.notices"},
             "pipelines.tasks.execute*": {"queue": "recourse.handlers"},
         },
@@ -73,6 +74,11 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             },
             "backfills": {
                 "task": "recovery.tasks.carry_on_backfills",
+                "schedule": SWEEP_SECONDS,
+                "options": {"expires": 5},
+            },
+            "bulks": {
+                "task": "recovery.tasks.carry_on_bulks",
                 "schedule": SWEEP_SECONDS,
                 "options": {"expires": 5},
             },

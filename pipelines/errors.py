@@ -45,6 +45,7 @@ STATUS: dict[str, int] = {
     "timezone_invalid": 422,
     "backfill_window_invalid": 422,
     "backfill_too_many_ticks": 422,
+    "bulk_too_many_targets": 422,
     "effect_class_unknown": 422,
     "effect_key_required": 422,
     "rate_limited": 429,

@@ -29,7 +29,7 @@ RULED = (
     OperationKind.CANCEL,
     OperationKind.DISCARD,
 )
-_BETWEEN = "; "  # the sentences of `why` in a plan
+BETWEEN = "; "  # the sentences of `why` in a plan
 ASKED_WHERE_PROTECTED = frozenset({OperationKind.RERUN, OperationKind.REPLAY, BACKFILL})
 AnyPlan = Plan | backfill_plans.Plan
 P = TypeVar("P", Plan, backfill_plans.Plan)
@@ -74,12 +74,12 @@ def with_agreement(plan: P, requirement: Requirement | None) -> P:
     """The plan that also says who must agree to it, which its digest then covers."""
     if requirement is None:
         return replace(plan, agreements=())
-    why = _BETWEEN.join(requirement.why)
+    why = BETWEEN.join(requirement.why)
     return replace(plan, agreements=(Agreement(requirement.role, requirement.count, requirement.expires_in, why),))
 
 
 def frozen_in(plan: Mapping[str, Any]) -> Requirement | None:
     """What a kept plan asks for, which makes the same plan again; None when it asks nobody."""
     for one in plan["approvals"]:
-        return Requirement(one["role"], one["count"], one["expires_in"], tuple(one["why"].split(_BETWEEN)))
+        return Requirement(one["role"], one["count"], one["expires_in"], tuple(one["why"].split(BETWEEN)))
     return None

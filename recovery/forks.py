@@ -281,6 +281,11 @@ def _dispatch(operation: Operation, actor: Actor) -> Done | Refusal:
     if plan.agreements and agreed is None:
         # whatever its row says, nobody's approval is there
         return failed(operation, Refusal("approval_stale", "others must agree to this and nobody did; ask anew"))
+    return make_reserved(operation, world, plan)
+
+
+def make_reserved(operation: Operation, world: ForkWorld, plan: Plan) -> Done:
+    """Makes the run of a reserved operation, in the caller's transaction, which holds the lock of its source."""
     _make(operation, world, plan)
     operations.move(operation, "dispatch")
     operation.result |= {"execution_id": str(operation.target)}

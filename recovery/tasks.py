@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+
 from celery import shared_task
 
 from approvals import requests
-from recovery import backfills, forks
+from recovery import backfills, bulk_work, forks
 
 
 @shared_task(name="recovery.tasks.carry_on")
@@ -23,3 +25,15 @@ def carry_on() -> dict[str, int]:
 def carry_on_backfills() -> dict[str, int]:
     """Makes the runs of ticks that are still to be filled, ends what a cancel left held, and completes what is over."""
     return backfills.carry_on()
+
+
+@shared_task(name="recovery.tasks.carry_on_bulks")
+def carry_on_bulks() -> dict[str, int]:
+    """Hints that running bulks have work, leaves alone what aborts left, verifies what ended, ends old drafts."""
+    return bulk_work.carry_on()
+
+
+@shared_task(name="recovery.tasks.work_bulk")
+def work_bulk(bulk_id: str) -> int:
+    """Takes turns at a bulk for a short while."""
+    return bulk_work.work(uuid.UUID(bulk_id))

@@ -115,7 +115,7 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "",
     """
     verb = verb or VERBS[asked.kind]
     with audited(
-        actor, verb.action, run=asked.run_id, stage=asked.stage_id, reason=asked.reason, **_told(asked)
+        actor, verb.action, run=asked.run_id, stage=asked.stage_id, reason=asked.reason, **told(asked)
     ) as entry:
         moves, run = lock_run(asked.run_id, actor)
         actor.require(verb.capability)
@@ -342,7 +342,7 @@ def _is_visible(run_id: uuid.UUID, actor: Actor) -> bool:
     )
 
 
-def _told(asked: Asked) -> dict[str, Any]:
+def told(asked: Asked) -> dict[str, Any]:
     """What the audit event keeps of a request: the choices, and of contents only whether they were given."""
     return {
         name: value if isinstance(value, bool | str) and name not in ("input", "output") else value is not None

@@ -40,8 +40,15 @@ class BulkOperation(models.Model):
     stop_ratio = models.FloatField(null=True, help_text="of the last targets that came to nothing; none: it goes on")
     plan = models.JSONField(null=True, help_text="what was judged and shown: counts and a digest of all its targets")
     plan_digest = models.CharField(max_length=64, blank=True)
-    passed = models.PositiveIntegerField(default=0, help_text="targets dealt with when it was last let go on")
-    paced_from = models.DateTimeField(null=True, help_text="when it was last let go on: its rate counts from here")
+    stops_after = models.PositiveIntegerField(
+        default=0, help_text="the position at which its canary ends; 0: none is on"
+    )
+    let_go_at = models.DateTimeField(
+        null=True, help_text="when it was last let go on: its stop rule looks no further back"
+    )
+    next_at = models.DateTimeField(
+        null=True, help_text="when its next target may be dealt with: its rate is kept by this"
+    )
     held_reason = models.TextField(blank=True, help_text="why it waits or was ended, in words")
     ended_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+")
     created_at = models.DateTimeField(db_default=RecourseNow())
@@ -78,7 +85,8 @@ class BulkItem(models.Model):
     """One target of a bulk operation, and what became of it: a run, with the stage or the dead letter in it."""
 
     id = models.BigAutoField(primary_key=True)
-    bulk = models.ForeignKey(BulkOperation, models.CASCADE, related_name="items", db_index=False)
+    # no constraint: a hundred thousand are written at once, by whoever has just written the bulk itself
+    bulk = models.ForeignKey(BulkOperation, models.CASCADE, related_name="items", db_index=False, db_constraint=False)
     position = models.PositiveIntegerField()
     run = models.UUIDField()
     stage = models.UUIDField(null=True)
@@ -100,9 +108,8 @@ class BulkItem(models.Model):
             closed_set("state", BulkItemState, "bulk_item_state_known"),
         ]
         indexes = [
-            models.Index(
-                fields=["bulk", "position"], name="bulk_item_pending", condition=Q(state=BulkItemState.PENDING)
-            ),
             models.Index(fields=["bulk", "state", "position"], name="bulk_item_states"),
-            models.Index(fields=["bulk", "decided_at"], name="bulk_item_decided"),
+            models.Index(
+                fields=["bulk", "-decided_at"], name="bulk_item_decided", condition=Q(decided_at__isnull=False)
+            ),
         ]
