@@ -75,6 +75,11 @@ ACTIONS: dict[str, Said] = {
     "backfill.pause": Said("paused", "pause", "the backfill of {backfilled}"),
     "backfill.resume": Said("resumed", "resume", "the backfill of {backfilled}"),
     "backfill.cancel": Said("cancelled", "cancel", "the backfill of {backfilled}"),
+    "bulk.draft": Said("chose", "choose", "what a {bulked} is for"),
+    "bulk.start": Said("started", "start", "the {bulked}"),
+    "bulk.pause": Said("paused", "pause", "the {bulked}"),
+    "bulk.resume": Said("resumed", "resume", "the {bulked}"),
+    "bulk.abort": Said("aborted", "abort", "the {bulked}"),
     # decisions
     "gate.approve": Said("approved", "approve", "{stage}"),
     "gate.reject": Said("rejected", "reject", "{stage}"),
@@ -99,7 +104,8 @@ ACTIONS: dict[str, Said] = {
     "trigger.disable": Said("switched", "switch", "{trigger} off"),
     "member.save": Said("saved", "save", "{member}{changes}"),
     "member.remove": Said("removed", "remove", "{member}"),
-    "user.save": Said("changed", "change", "{account}"),
+    "user.save": Said("changed", "change", "{account}{change}"),
+    "session.end": Said("ended", "end", "{log_ins}"),
     # who is told
     "channel.test": Said("sent", "send", "a test message to the channel{row}"),
     "delivery.send_again": Said("sent", "send", "a delivery to the channel{row} again"),
@@ -115,6 +121,8 @@ ACTIONS: dict[str, Said] = {
     "key.rotate": Said("rotated", "rotate", "the signing keys"),
     "key.revoke": Said("revoked", "revoke", "{signing_key}"),
     "key.copy": Said("copied", "copy", "the signing keys{destination}"),
+    # reading that takes something away
+    "audit.export": Said("exported", "export", "audit events{format}{narrowed}"),
     # forms on screens that belong to no verb
     "screen.effect-evidence": Said("added", "add", "evidence to an effect"),
     "screen.effect-reconcile": Said("reported", "report", "what an effect did outside"),
@@ -132,12 +140,15 @@ NOUNS: dict[str, str] = {
     "approvalrule": "approval rule",
     "attempt": "attempt",
     "attemptprogress": "progress of an attempt",
+    "auditcheck": "check of the audit",
     "auditevent": "audit event",
     "audithead": "end of the audit chain",
     "auditpending": "audit event to be sealed",
     "auditseal": "seal of an audit event",
     "backfill": "backfill",
     "backfilltick": "tick of a backfill",
+    "bulkitem": "target of a bulk operation",
+    "bulkoperation": "bulk operation",
     "blackout": "blackout",
     "channel": "channel",
     "checkpoint": "checkpoint",
@@ -223,6 +234,7 @@ WHY: dict[str, str] = {
     "timezone_invalid": "there is no such time zone",
     "backfill_window_invalid": "the window of the backfill is wrong",
     "backfill_too_many_ticks": "the backfill has too many ticks",
+    "bulk_too_many_targets": "more match than one bulk takes",
     "effect_class_unknown": "there is no such class of effect",
     "effect_key_required": "an effect outside needs a key",
     "rate_limited": "too many requests",
@@ -240,6 +252,7 @@ VERDICTS = {
     "recovery_allowed_reconciled": "may go on, as what was done outside is reconciled",
     "recovery_allowed": "may go on",
 }
+FORMS = {"csv": "CSV", "jsonl": "JSON lines"}
 # operation kind → what it is, and of what
 KINDS = {
     "pause": "pause of {run}",
@@ -254,6 +267,7 @@ KINDS = {
     "redrive": "redrive of {stage}",
     "discard": "discard of the dead letter of {stage}",
     "backfill": "backfill of {backfilled}",
+    "bulk": "{bulked}",
 }
 
 
@@ -265,7 +279,7 @@ def tell(event: AuditFacts, names: Names) -> str:
     said = said_of(event.action)
     who, what = words["who"], said.to.format_map(words)
     given = f": {_short(event.reason)}" if event.reason else ""
-    if event.outcome in (AuditOutcome.DENIED, AuditOutcome.FAILED) and event.code != REVIEW:
+    if event.outcome in (AuditOutcome.DENIED, AuditOutcome.FAILED) and not _is_in_review(event):
         could = "was not allowed to" if STATUS.get(event.code) == 403 else "could not"
         return f"{who} {could} {said.do} {what}{given}; {_why(event)}"
     if event.outcome == AuditOutcome.NO_OP:
@@ -309,10 +323,15 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "for_environment": f" for {data['environment']}" if data.get("environment") else "",
         "schedule": _schedule(event),
         "backfilled": _backfilled(data),
+        "bulked": _bulked(data),
         "window": _window(data),
         "ticks": _ticks(data),
         "destination": f" to {data['destination']}" if data.get("destination") else "",
+        "format": f" as {FORMS.get(str(data['format']), data['format'])}" if data.get("format") else "",
+        "narrowed": _narrowed(data.get("filters")),
         "account": f"the account of {data['user']}" if data.get("user") else "an account",
+        "change": f" ({_short(data['change'])})" if isinstance(data.get("change"), str) else "",
+        "log_ins": _log_ins(data),
         "signing_key": _the("signing key", data.get("key_id")),
         "api_key": _secret("API key", data, data.get("application")),
         "token": _secret("token", data, data.get("user")),
@@ -364,13 +383,18 @@ def _why(event: AuditFacts) -> str:
 def _waits(event: AuditFacts) -> str:
     """Whom an operation waits for that was asked for and not carried out; blank when it was."""
     data: Mapping[str, Any] = event.data if isinstance(event.data, Mapping) else {}
-    if event.code == REVIEW:
+    if _is_in_review(event):
         return "it waits for somebody else to let it go on"
     if data.get("status") != "awaiting_approval":
         return ""
     told = (data.get("approvals") or [{}])[0]
     count, role = told.get("count") or 1, str(told.get("role") or "approver").replace("_", " ")
     return f"it waits for one {role}" if count == 1 else f"it waits for {count} {role}s"
+
+
+def _is_in_review(event: AuditFacts) -> bool:
+    """Its verdict has it wait for somebody else; a target of a bulk is left as it is instead."""
+    return event.code == REVIEW and not (isinstance(event.data, Mapping) and event.data.get("bulk"))
 
 
 def _then(event: AuditFacts) -> str:
@@ -398,6 +422,12 @@ def _votes(event: AuditFacts, after: Mapping[str, Any]) -> tuple[int, int]:
     if event.action == "operation.approve" and after.get("request") == "open":
         return after["approvals"], after["needed"]
     return 0, 0
+
+
+def _log_ins(data: Mapping[str, Any]) -> str:
+    count = data.get("count")
+    told = "a log-in" if count in (None, 1) else f"{count} log-ins"
+    return f"{told} of {data['user']}" if data.get("user") else told
 
 
 def _removed(data: Mapping[str, Any]) -> str:
@@ -434,6 +464,15 @@ def _backfilled(data: Mapping[str, Any]) -> str:
     return _the("trigger", data.get("trigger") or data.get("trigger_binding_id")) + where
 
 
+def _bulked(data: Mapping[str, Any]) -> str:
+    """A bulk by its verb and the number of its targets; where it was put before others, as they were asked."""
+    if data.get("trigger"):
+        return _short(data["trigger"]) + (f" in {data['environment']}" if data.get("environment") else "")
+    count = data.get("total")
+    of = f" of {count:,} {'target' if count == 1 else 'targets'}" if isinstance(count, int) else ""
+    return f"bulk {_short(data['kind'])}{of}" if data.get("kind") else f"bulk{of}"
+
+
 def _window(data: Mapping[str, Any]) -> str:
     """The window that a backfill is for, both ends in it."""
     ends = (data.get("from_time"), data.get("to_time"))
@@ -447,6 +486,14 @@ def _ticks(data: Mapping[str, Any]) -> str:
         return ""
     left = f", {data['skipped']} left as they are" if data.get("skipped") else ""
     return f" ({count} {'tick' if count == 1 else 'ticks'}{left})"
+
+
+def _narrowed(filters: Any) -> str:
+    """What an export was narrowed to: " (outcome denied, actor ann or ben)"."""
+    if not isinstance(filters, Mapping) or not filters:
+        return ""
+    told = (f"{name.replace('_', ' ')} {' or '.join(map(_short, values))}" for name, values in filters.items())
+    return f" ({', '.join(told)})"
 
 
 def _rule(event: AuditFacts, data: Mapping[str, Any]) -> str:

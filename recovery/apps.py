@@ -13,14 +13,17 @@ class RecoveryConfig(AppConfig):
         from pipelines.console import run_page
         from recovery import carriers, waiting
         from recovery.backfill_carrier import BackfillCarrier
-        from recovery.screens import backfill_lines, plan_lines, run_sections
-        from recovery.states import BACKFILL
+        from recovery.bulk_carrier import BulkCarrier
+        from recovery.screens import backfill_lines, bulk_lines, plan_lines, run_sections
+        from recovery.states import BACKFILL, BULK
 
         for kind, carrier in carriers.CARRIERS:
             gates.register([kind], carrier, end_with_run=kind in carriers.END_WITH_RUN)
         plans.told_by(gates.kinds(), plans.Teller(plan_lines.wanted, plan_lines.gist))
         gates.register([BACKFILL], BackfillCarrier())
         plans.told_by([BACKFILL], plans.Teller(backfill_lines.wanted, backfill_lines.gist))
+        gates.register([BULK], BulkCarrier())
+        plans.told_by([BULK], plans.Teller(bulk_lines.wanted, bulk_lines.gist))
         blockers.also(waiting.blockers)
         run_page.with_sections(run_sections.sections)
         retention.stays_while(

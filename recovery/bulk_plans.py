@@ -22,6 +22,24 @@ NAMED = 10  # pipelines and environments that it names
 NOT_APPLICABLE = "not_applicable"  # a run that has no stage to act on (F39)
 GONE = "gone"  # it was removed since
 
+_TARGETS: Mapping[str, tuple[str, str]] = {
+    OperationKind.RETRY: ("stage", "stages"),
+    OperationKind.SKIP: ("stage", "stages"),
+    OperationKind.REDRIVE: ("dead letter", "dead letters"),
+    OperationKind.DISCARD: ("dead letter", "dead letters"),
+}
+
+
+def counted(kind: str, count: int) -> str:
+    """So many of what the verb acts on: "1,200 dead letters"."""
+    one, many = _TARGETS.get(kind, ("run", "runs"))
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def called(kind: str, count: int) -> str:
+    """A bulk by its verb and what it acts on: "redrive of 1,200 dead letters"."""
+    return f"{kind} of {counted(kind, count)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:

@@ -439,6 +439,7 @@ def _named(bulk: BulkOperation) -> dict[str, Any]:
 def _tell(entry: Entry, bulk: BulkOperation, *, is_new: bool) -> None:
     entry.data |= {**_named(bulk), "chosen": bulk.chosen, "choices": bulk.choices}
     entry.data |= {"rate": bulk.rate, "canary": bulk.canary, "stop_ratio": bulk.stop_ratio}
+    entry.data["status"] = bulk.state
     entry.after = {"bulk": bulk.state}
     if not is_new:
         entry.outcome = NO_OP

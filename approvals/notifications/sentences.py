@@ -73,6 +73,7 @@ ACTS: dict[str, str] = {
     "redrive": "redrive the dead letter of {where}",
     "discard": "discard the dead letter of {where}",
     "backfill": "backfill {run}",
+    "bulk": "do the {run}",
 }
 
 # how many of a kind, in a subject: one, and more; in the order in which they are told

@@ -9,7 +9,7 @@ import pytest
 from pipelines.access import Actor
 from pipelines.models import Run
 from recovery import bulks
-from tests.cast import Hand, Person, stages_of
+from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.recovery.bulked import K, begun, counted, failing, letters_of, of, outcomes, work_through
 
