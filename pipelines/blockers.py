@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Literal
 
 from pipelines.blackouts import Active
-from pipelines.lanes import Turn
+from pipelines.lanes import Inside, Turn
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
 from pipelines.states import (
     CLAIMABLE_STAGE,
@@ -43,7 +43,8 @@ class Blocker:
 
     `next_look`: when the engine itself looks again, at its next sweep where that time is past; without it somebody else
     must act, or, for NOBODY, nobody can. `asks`: the gate or the operation that waits for somebody's decision.
-    `closed_by`: which of those that let runs in, or close them out, is to be looked at.
+    `closed_by`: which of those that let runs in, or close them out, is to be looked at. `behind`: the first of the runs
+    that must end before.
     """
 
     holder: str
@@ -53,6 +54,7 @@ class Blocker:
     stage: str = ""
     asks: uuid.UUID | None = None
     closed_by: ClosedBy | None = None
+    behind: tuple[Inside, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,13 @@ def _held(run: Run, around: Surroundings) -> Blocker:
     capacity = around.lane.capacity if around.lane is not None else None
     most = f" lets in {capacity} at once" if capacity is not None else " lets it in"
     turn = f"; {around.turn.sentence()}" if around.turn is not None else ""
-    return Blocker(ENGINE, f"waits for its turn: its {owner}{most}{turn}", around.now, closed_by=closed_by)
+    behind = around.turn.first if around.turn is not None else ()
+    cause = f"waits for its turn: its {owner}{most}{turn}{_behind(behind)}"
+    return Blocker(ENGINE, cause, around.now, closed_by=closed_by, behind=behind)
+
+
+def _behind(first: Sequence[Inside]) -> str:
+    return f"; in: {'; '.join(one.sentence() for one in first)}" if first else ""
 
 
 def _blackout(holds: Active, since: str) -> tuple[str, str, datetime | None]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
@@ -26,6 +26,7 @@ from pipelines.sql import execute, query
 log = structlog.get_logger(__name__)
 BATCH = 200  # runs let in by one transaction
 MOST_COUNTED = 1000
+MOST_NAMED = 3  # of those that are in
 
 
 def open_lane(lane_id: uuid.UUID, workspace_id: uuid.UUID, capacity: int | None, is_background: bool) -> None:
@@ -90,11 +91,27 @@ def let_in(lane_ids: Sequence[uuid.UUID] | None = None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Inside:
+    """A run that is in a lane; `tick_at` of those that a schedule made."""
+
+    id: uuid.UUID
+    name: str
+    tick_at: datetime | None
+    status: str
+
+    def sentence(self) -> str:
+        at = f" of {self.tick_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if self.tick_at else ""
+        return f"{self.name}{at}, {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
-    """How far a held run is from its turn; neither is counted beyond `MOST_COUNTED`."""
+    """How far a held run is from its turn; neither is counted beyond `MOST_COUNTED`. `first` are the first that are
+    in."""
 
     inside: int
     ahead: int  # held as it is, and before it
+    first: tuple[Inside, ...] = field(default=(), compare=False)
 
     def sentence(self) -> str:
         """Both, in words."""
@@ -117,7 +134,17 @@ def turn_of(lane_id: uuid.UUID, run_id: uuid.UUID) -> Turn:
         """,
         {"lane": lane_id, "run": run_id, "most": MOST_COUNTED},
     )
-    return Turn(*rows[0]) if rows else Turn(0, 0)
+    return Turn(*rows[0], first=first_inside(lane_id) if rows[0][0] else ()) if rows else Turn(0, 0)
+
+
+def first_inside(lane_id: uuid.UUID, most: int = MOST_NAMED) -> tuple[Inside, ...]:
+    """The first runs that are in the lane now, in its order."""
+    rows = query(
+        "SELECT id, name, tick_at, status FROM pipelines_run WHERE lane_id = %s AND NOT held"
+        " AND status NOT IN ('cancelled', 'completed', 'failed') ORDER BY lane_rank, id LIMIT %s",
+        [lane_id, most],
+    )
+    return tuple(Inside(*row) for row in rows)
 
 
 def _occupied() -> list[uuid.UUID]:

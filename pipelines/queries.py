@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
@@ -67,6 +68,15 @@ class Progress:
     stage_state: str = ""
     error_code: str = ""
     error_message: str = ""
+
+
+class InPlace(Protocol):
+    """What belongs to an application and an environment: a run, a trigger."""
+
+    @property
+    def application_id(self) -> uuid.UUID | None: ...
+    @property
+    def environment_id(self) -> uuid.UUID: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +221,9 @@ def timeline(run: Run) -> QuerySet[Event]:
     return Event.objects.filter(run=run).order_by("id")
 
 
-def blockers(run: Run) -> list[Blocker]:
-    """Why the run does not move: what each unfinished stage waits for, and until when."""
-    found = stages(run)
+def blockers(run: Run, known: Sequence[Stage] | None = None) -> list[Blocker]:
+    """Why the run does not move: what each unfinished stage waits for, and until when; `known` are its stages."""
+    found = stages(run) if known is None else known
     return find_blockers(run, found, _around(run, found)) + others(run)
 
 
@@ -238,7 +248,7 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         attempts={attempt.stage_id: attempt for attempt in active},
         gates={gate.stage_id: gate for gate in open_gates},
         votes=votes(open_gates),
-        workers=_registered(run, {stage.handler for stage in found if stage.state in CLAIMABLE_STAGE}),
+        workers=registered(run, {stage.handler for stage in found if stage.state in CLAIMABLE_STAGE}),
         effects=effects,
         paused_by=paused.actor if paused else "",
         paused_at=paused.at if paused else None,
@@ -294,8 +304,8 @@ def is_live(session: WorkerSession, now: datetime) -> bool:
     return session.state == SessionState.ACTIVE and silent <= settings.RECOURSE_LEASE_SECONDS
 
 
-def _registered(run: Run, handlers: set[str]) -> dict[str, list[Registered]]:
-    """By handler: the application's workers that have it and were heard of lately; why some get nothing of this run."""
+def registered(place: InPlace, handlers: set[str]) -> dict[str, list[Registered]]:
+    """By handler: the application's workers that have it and were heard of lately; why some get nothing from there."""
     if not handlers:
         return {}
     rows = planned(
@@ -306,10 +316,10 @@ def _registered(run: Run, handlers: set[str]) -> dict[str, list[Registered]]:
         " AND h.name = ANY(%s) AND (w.application_id IS NULL OR w.application_id = %s) ORDER BY h.name, w.worker_name",
         [
             settings.RECOURSE_LEASE_SECONDS,
-            run.environment_id,
+            place.environment_id,
             max(settings.RECOURSE_LEASE_SECONDS, REMEMBERED_SECONDS),
             sorted(handlers),
-            run.application_id,
+            place.application_id,
         ],
     )
     found: dict[str, list[Registered]] = {}

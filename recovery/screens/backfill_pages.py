@@ -19,6 +19,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from approvals.models import ApprovalRequest
 from pipelines import blackouts
 from pipelines.access import CANCEL, STEER, Actor
+from pipelines.console import whys
 from pipelines.console.acts import Act, Step, perform
 from pipelines.console.offers import Offer, missing_right
 from pipelines.console.screens import ScreenRequest, screen, show
@@ -27,7 +28,7 @@ from pipelines.paging import page_of, read_cut
 from pipelines.schedules import Due, Schedule
 from pipelines.states import TERMINAL_RUN, RunStatus
 from pipelines.trigger_queries import BY_INSTANT
-from recovery import backfills
+from recovery import backfill_waiting, backfills
 from recovery.answers import read_override
 from recovery.backfill_progress import Progress, failures
 from recovery.filters import BackfillFilter, BackfillTickFilter
@@ -84,6 +85,7 @@ class Look:
     troubles: list[Trouble]
     active: list[Run]
     blackout: blackouts.Active | None
+    whys: list[whys.Why]
     token: str
 
     @property
@@ -251,16 +253,19 @@ def _look(backfill: Backfill) -> Look:
         holds = blackouts.active(backfill.workspace_id, trigger.environment_id, trigger.id)
     troubles = _troubles(backfill) if found.troubled else []
     active = _active(backfill) if found.active else []
+    blockers = backfill_waiting.blockers(backfill, found, holds)
     told = (
         backfill.state,
         backfill.finished_at,
+        [one.cause for one in blockers],
         found.as_json() | {"eta_seconds": None},
         [(one.id, one.status) for one in active],
         [(one.at, one.code) for one in troubles],
         holds.id if holds else None,
     )
     token = sha256(repr(told).encode()).hexdigest()[:16]
-    return Look(backfill, found, _segments(found), troubles, active, holds, token)
+    lines = whys.tell(blockers, subject="The backfill", trigger_id=trigger.id, backfill_id=backfill.id)
+    return Look(backfill, found, _segments(found), troubles, active, holds, lines, token)
 
 
 def _segments(found: Progress) -> list[Segment]:
