@@ -23,6 +23,7 @@ LONGEST_NOTE = 500
 
 # The operator's checklist of source 000 (P59, P87); each needs its tick and its note where a stage acts outside.
 CHECKS: tuple[tuple[str, str, str], ...] = (
+    ("history", "I read the error and the earlier attempts", "What do they say?"),
     ("outside", "I checked whether the outside operation already happened", "What did you find, and where?"),
     ("cause", "The cause is resolved", "What was it, and what changed?"),
     ("repeat", "Doing it again is safe: the handler is idempotent, or can tell what it did", "How do you know?"),
@@ -105,8 +106,8 @@ def read_until(params: QueryDict, now: datetime, *, looking: bool = False) -> da
     return until
 
 
-def asked(params: QueryDict) -> list[dict[str, str]]:
-    """The checklist for a form, with what was ticked and noted already."""
+def asked(params: QueryDict) -> list[dict[str, str | bool]]:
+    """The checklist for a form, with what was ticked and noted already, and what was not although it was sent."""
     return [
         {
             "name": name,
@@ -114,6 +115,7 @@ def asked(params: QueryDict) -> list[dict[str, str]]:
             "question": question,
             "ticked": params.get(f"check_{name}", ""),
             "note": params.get(f"note_{name}", ""),
+            "is_missing": "reason" in params and not (params.get(f"check_{name}") and typed(params, f"note_{name}")),
         }
         for name, claim, question in CHECKS
     ]

@@ -103,13 +103,13 @@ def read(asked: Asked, *, pinned: uuid.UUID | None = None, starts: bool = False)
         detail = f"the run belongs to {source.environment}: it is recovered there and nowhere else"
         raise Refusal("recovery_environment_mismatch", detail, extra={"environment": source.environment})
     run = Run.objects.select_related("release", "pipeline").get(id=asked.run_id)
-    was, will_be = Shape.of(run.release_id, json.loads(run.release.definition)), _release_to_run(run, pinned)
+    was, will_be = Shape.of(run.release_id, json.loads(run.release.definition)), release_to_run(run, pinned)
     if asked.kind == OperationKind.REPLAY:
         return ForkWorld(source, was, will_be)
     return _from_checkpoint(asked, source, was, will_be)
 
 
-def _release_to_run(run: Run, pinned: uuid.UUID | None) -> Shape:
+def release_to_run(run: Run, pinned: uuid.UUID | None) -> Shape:
     """The pinned release, else the one in force now in the source's environment; an inline run has only its own."""
     if pinned is None and run.pipeline is not None:
         managed = release_in_force(run.workspace_id, run.pipeline.slug, run.environment_id)

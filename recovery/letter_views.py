@@ -20,6 +20,7 @@ from pipelines.models import DeadLetter
 from recovery import answers, dead_letters
 from recovery.operations import Done
 from recovery.plans import Asked
+from recovery.screens import histories
 from recovery.screens.planned import in_place, perform, with_checks
 from recovery.states import OperationKind
 
@@ -54,6 +55,7 @@ def redrive(request: ScreenRequest, letter_id: uuid.UUID) -> HttpResponse:
         letter,
         "Redrive",
         steps=[Step("superseded", "Not erased", "earlier attempts, outputs and decisions stay readable")],
+        facts=histories.facts(letter.stage),
         fields="recovery/_check_fields.html",
         answers={"stage": letter.stage, "checks": answers.asked(request.POST), "given": request.POST},
     )

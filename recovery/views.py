@@ -19,6 +19,7 @@ from pipelines.sql import database_now
 from recovery import answers, transitions
 from recovery.operations import Done
 from recovery.plans import Asked
+from recovery.screens import histories
 from recovery.screens.planned import in_place, perform, with_checks
 
 acting = require_http_methods(["GET", "HEAD", "POST"])
@@ -118,6 +119,7 @@ def retry(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
         button=f"Retry {stage.name}",
         back=_stage_page(stage),
         reason_required=stage.state != "failed",
+        facts=histories.facts(stage),
         fields="recovery/_retry_fields.html",
         answers={
             "stage": stage,
@@ -154,6 +156,7 @@ def skip(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
         button=f"Skip {stage.name}",
         back=_stage_page(stage),
         reason_required=True,
+        facts=histories.facts(stage),
         fields="recovery/_skip_fields.html",
         answers={"stage": stage, "given": request.POST},
     )

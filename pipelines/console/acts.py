@@ -22,13 +22,15 @@ NAMED = 8  # of many names in one line
 class Step:
     """One line of consequences: a state for its glyph, a word, and what it means here.
 
-    `is_new`: it was not there when the act was looked at before.
+    `is_new`: it was not there when the act was looked at before. `names` is what the text counts, where it names only
+    the first of them.
     """
 
     status: str
     word: str
     text: str
     is_new: bool = False
+    names: tuple[str, ...] = field(default=(), compare=False)
 
 
 def listed(names: Sequence[str], most: int = NAMED) -> str:

@@ -19,6 +19,7 @@ from pipelines.signing import Verdict
 from pipelines.sql import query
 from pipelines.states import ReleaseStatus
 from recovery import answers, forks
+from recovery.fork_choices import choices
 from recovery.forks import Wish
 from recovery.operations import Done
 from recovery.plans import Asked
@@ -28,9 +29,9 @@ from recovery.states import OperationKind
 acting = require_http_methods(["GET", "HEAD", "POST"])
 LONGEST_NAME = 255
 HELP = (
-    "A rerun goes on from a checkpoint that is known to be good: what it says is done is kept, the rest runs."
-    " A replay starts from the beginning, for an investigation or to reproduce what happened under control."
-    " Both make a new run and leave this one as it is."
+    "A rerun goes on from a checkpoint that is known to be good: what it says is done is kept, the rest runs. It is the"
+    " safer one. A replay starts from the beginning, for an investigation or to reproduce what happened under control."
+    " Both make a new run and leave this one as it is. To go on in this run itself, retry or skip a stage."
 )
 
 
@@ -45,7 +46,7 @@ def rerun(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
         request,
         title=f"Rerun {run.name} as a new run",
         fields="recovery/_rerun_fields.html",
-        told={"names": [stage.name for stage in queries.stages(run)], "wanted": wanted},
+        told={"names": _starts(run), "wanted": wanted},
     )
     return perform(request, act, _planned(request, run, OperationKind.RERUN, Wish(from_step_id=wanted)))
 
@@ -89,7 +90,12 @@ def _act(run: Run, request: ScreenRequest, *, title: str, fields: str, told: dic
     return Act(
         title=title,
         needs=FORK,
-        steps=[Step("superseded", "Untouched", f"this run: it stays {run.status}, with everything in it")],
+        steps=[
+            Step("superseded", "Untouched", f"this run: it stays {run.status}, with everything in it"),
+            Step(
+                "valid", "Afterwards", "the new run links to its evidence: what it came out of, the verdict, who agreed"
+            ),
+        ],
         button="Make the new run",
         back=reverse("console:run", args=[run.id]),
         fields=fields,
@@ -97,6 +103,17 @@ def _act(run: Run, request: ScreenRequest, *, title: str, fields: str, told: dic
         facts=_facts(run),
         help=HELP,
     )
+
+
+def _starts(run: Run) -> list[tuple[str, str]]:
+    """The stages to start from, each with where it leads, as (name, words)."""
+    found = {one.stage: one for one in choices(run)}
+    told = []
+    for name in [stage.name for stage in queries.stages(run)]:
+        one = found.get(name)
+        leads = "" if one is None else one.problem or f"keeps {one.keeps}, runs {one.runs}"
+        told.append((name, leads))
+    return told
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:

@@ -7,15 +7,16 @@ then, what the release has otherwise, what may repeat, what goes on outside, the
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from approvals.screens.plans import AGREEMENT, Wanted
 from pipelines.blackouts import OVERRIDE, Active
-from pipelines.console.acts import Step, listed, stages_in_words
+from pipelines.console.acts import NAMED, Step, listed, stages_in_words
 from pipelines.states import StageState
 from recovery.operations import JUDGED
-from recovery.states import Disposition
+from recovery.states import Disposition, OperationKind
 
 Json = Mapping[str, Any]
 GLANCED = 3  # in one line
@@ -23,6 +24,16 @@ SHOWN = 12  # of many effects, differences or reasons
 ALIKE = 3  # so many reasons that say the same of different effects are counted instead
 LONGEST = 160
 EACH_IN_TURN = "each once what it waits for lets it go on"
+FORKS = frozenset({OperationKind.RERUN, OperationKind.REPLAY})
+# what becomes of the other stages, by the state that they will be in: of one, of several
+BECOMES = {
+    StageState.SKIPPED: ("is left out", "are left out"),
+    StageState.CANCELLED: ("ends", "end"),
+    StageState.READY: ("goes on", "go on"),
+    StageState.WAITING: ("asks for a decision", "ask for a decision"),
+    StageState.PENDING: ("waits", "wait"),
+    "stale": ("goes stale", "go stale"),
+}
 
 VERDICTS = {
     Disposition.RECOVERY_ALLOWED: "nothing committed outside may be repeated",
@@ -63,6 +74,30 @@ def gist(asked: Wanted) -> str:
     if repeats := len(plan["may_repeat"]):
         told.append(f"may repeat {repeats} {'effect' if repeats == 1 else 'effects'} outside")
     return ", ".join(told)
+
+
+def outcome(plan: Json) -> str:
+    """What the plan comes to in one line and in numbers; blank where it moves no stage."""
+    again = "run" if plan["kind"] in FORKS else "run again"
+    told = [_count(len(plan["run_again"]), "stage", again.replace("run", "runs"), again)]
+    kinds = Counter(_becomes(line) for line in plan["then"])
+    told += [_count(kinds[kind], "stage", *words) for kind, words in BECOMES.items()]
+    told.append(_count(len(plan["kept"]), "stage", "is kept", "are kept"))
+    told.append(_count(len(plan["may_repeat"]), "effect", "may repeat outside", "may repeat outside"))
+    told.append(_count(len(plan["goes_on_outside"]), "thing", "may go on outside", "may go on outside"))
+    return ", ".join(part for part in told if part)
+
+
+def _becomes(line: Json) -> str:
+    if line["to"] in BECOMES:
+        return str(line["to"])
+    return "stale" if line["stale"] else ""
+
+
+def _count(count: int, noun: str, one: str, many: str) -> str:
+    if not count:
+        return ""
+    return f"1 {noun} {one}" if count == 1 else f"{count} {noun}s {many}"
 
 
 def _choices(chosen: Json) -> Iterator[Step]:
@@ -143,7 +178,8 @@ def _instead(plan: Json) -> Iterator[Step]:
 
 
 def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]:
-    """One line for the stages that fare alike, with the glyph of what the first of them becomes.
+    """One line for the stages that fare alike, with the glyph of what the first of them becomes; of many, the names
+    of all go with it.
 
     Where several wait, each for its own, one line says that of all of them.
     """
@@ -156,7 +192,8 @@ def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]
     for why, group in alike.items():
         names = [line["stage"] for line in group]
         count = stages_in_words(len(names))
-        yield Step(status or group[0]["to"], word, f"{count}: {listed(names)}{f' · {why}' if why else ''}")
+        told = f"{count}: {listed(names)}{f' · {why}' if why else ''}"
+        yield Step(status or group[0]["to"], word, told, names=tuple(names) if len(names) > NAMED else ())
 
 
 def _some(stages: Sequence[Json]) -> str:

@@ -25,10 +25,11 @@ from pipelines.errors import Refusal
 from recovery import answers, transitions, waiting
 from recovery.operations import Done
 from recovery.plans import Asked, Plan
-from recovery.screens import plan_lines
-from recovery.states import Disposition, OperationState
+from recovery.screens import histories, plan_lines
+from recovery.states import Disposition, OperationKind, OperationState
 
 SALT = "plan that was shown"
+EFFECTS_NAMED = 6  # beside the checklist, each with its page
 UNSAID = "-"  # a reason is asked for on the form, not before it
 # what a request may hold that changes no line of its plan, with what stands for it while it is only looked at
 CONTENTS: dict[str, Any] = {
@@ -160,19 +161,27 @@ def _show(
     except Refusal as why_not:
         return ask(request, replace(act, is_possible=False), reason, refusal or why_not)
     steps = (*act.steps, *plan_lines.lines(plan.shown()))
-    button = _button(act, plan)
+    button = _button(act, asked, plan)
+    risked = at_stake(plan) if button else []
     key = before.key if before.digest == plan.digest else str(uuid.uuid4())
     shown = Shown(plan.digest, asked.choices, steps, key)
     return ask(
         request,
         replace(
             act,
+            title=_title(act, plan, button),
             steps=_marked(steps, before),
             gone=[step for step in before.steps if step not in steps],
             moved=bool(before.digest) and before.digest != plan.digest,
             shown=_write(shown),
             digest=plan.digest,
-            answers={**act.answers, "at_stake": at_stake(plan) if button else [], "plan": plan},
+            answers={
+                **act.answers,
+                "plan": plan,
+                "at_stake": risked,
+                "history": histories.of_stages(asked.run_id, risked),
+                "effects": [one for one in plan.may_repeat if one.effect_id][:EFFECTS_NAMED],
+            },
             button=button,
             warning=waiting.waits_already(asked),
         ),
@@ -181,14 +190,27 @@ def _show(
     )
 
 
-def _button(act: Act, plan: Plan) -> str:
+def _title(act: Act, plan: Plan, button: str) -> str:
+    """The sentence of what will happen."""
+    outcome = plan_lines.outcome(plan.as_json()) if button else "it would be denied"
+    return f"{act.title}: {outcome}" if outcome else act.title
+
+
+def _button(act: Act, asked: Asked, plan: Plan) -> str:
     """What confirming comes to; blank where it would only be denied. A checklist may still clear what it is about."""
     disposition = plan.verdict.disposition
     if disposition == Disposition.RECOVERY_DENIED:
         return ""
     if disposition == Disposition.OPERATOR_REVIEW_REQUIRED and any(one.effect_class for one in plan.may_repeat):
         return "Ask for a review"
-    return "Ask for approval" if plan.agreements else act.button
+    if plan.agreements:
+        return "Ask for approval"
+    others = len(plan.run_again) - 1
+    if asked.kind == OperationKind.RETRY and others > 0:
+        return f"{act.button} and {others} behind it"
+    if asked.kind == OperationKind.RERUN:
+        return f"{act.button} from {plan.stage}"
+    return act.button
 
 
 def _marked(steps: Sequence[Step], before: Shown) -> list[Step]:

@@ -24,6 +24,8 @@ from tests.verbs import pause_run
 pytestmark = pytest.mark.django_db
 
 CHECKED = {
+    "check_history": "yes",
+    "note_history": "DECLINED, three times, by the same bank",
     "check_outside": "yes",
     "note_outside": "the bank has no such file",
     "check_cause": "yes",
@@ -128,10 +130,10 @@ def test_a_retry_may_replace_the_input_and_keeps_it_when_not_asked(
     assert stages_of(run)[0].input == " new\n"
 
 
-def test_a_stage_that_acts_outside_is_retried_only_with_the_three_checks_and_their_notes(
+def test_a_stage_that_acts_outside_is_retried_only_with_the_four_checks_and_their_notes(
     operator: Visitor, start_run: Callable[..., Run], hand: Hand
 ) -> None:
-    """P6, P59, P68, P87: the warning, three required ticks, three required notes, all kept in the audit."""
+    """P6, P59, P68, P87: the warning, four required ticks, four required notes, all kept in the audit."""
     run = start_run({"name": "pay", "effect_mode": "external"})
     hand.report(hand.take(), "failed", error_code="REJECTED", error_message="IBAN is not valid")
     (pay,) = stages_of(run)
@@ -143,7 +145,7 @@ def test_a_stage_that_acts_outside_is_retried_only_with_the_three_checks_and_the
         given = {name: value for name, value in CHECKED.items() if name != left_out}
         answer = operator.post(address, {**given, "reason": "again"})
         assert answer.status_code == 400, left_out
-        assert "Each of the three needs its tick and its note." in text_of(answer)
+        assert "Needed, with its tick and its note." in text_of(answer)
         assert stages_of(run)[0].state == "failed", left_out
     operator.post(address, {**CHECKED, "reason": "again"})
     assert stages_of(run)[0].state == "ready"
@@ -166,7 +168,7 @@ def test_stages_behind_that_acted_outside_need_the_checks_only_when_they_are_don
     assert "pay acted outside: before that is done again" in looked
     refused = operator.post(address, {"scope": "stage_and_downstream", "reason": "again"})
     assert refused.status_code == 400
-    assert "Each of the three needs its tick and its note." in text_of(refused)
+    assert "Needed, with its tick and its note." in text_of(refused)
     assert [stage.state for stage in stages_of(run)] == ["completed", "completed"]
     operator.post(address, {**CHECKED, "scope": "stage_and_downstream", "reason": "again"})
     assert [stage.state for stage in stages_of(run)] == ["ready", "pending"]

@@ -91,17 +91,17 @@ def test_a_letter_is_discarded_only_with_a_reason(
 
 
 def test_what_acted_outside_is_redriven_only_after_the_checks(operator: Visitor, start_run: Start, hand: Hand) -> None:
-    """P59, P87: the same three checks as a retry."""
+    """P59, P87: the same four checks as a retry."""
     start_run({"name": "pay", "effect_mode": "external"})
     hand.report(hand.take(), "failed", error_code="DECLINED")
     letter = DeadLetter.objects.get()
     assert "pay acted outside: before that is done again" in text_of(operator.get(address(letter, "redrive")))
     refused = operator.post(address(letter, "redrive"), {"reason": "again"})
     assert refused.status_code == 400
-    assert "Each of the three needs its tick and its note." in text_of(refused)
+    assert "Needed, with its tick and its note." in text_of(refused)
     assert state_of(letter) == "open"
-    checks = {f"check_{name}": "yes" for name in ("outside", "cause", "repeat")}
-    notes = {f"note_{name}": "looked" for name in ("outside", "cause", "repeat")}
+    checks = {f"check_{name}": "yes" for name in ("history", "outside", "cause", "repeat")}
+    notes = {f"note_{name}": "looked" for name in ("history", "outside", "cause", "repeat")}
     operator.post(address(letter, "redrive"), {"reason": "again", **checks, **notes})
     assert state_of(letter) == "redriven"
 
