@@ -13,7 +13,19 @@ import rfc8785
 
 from pipelines.api.bodies import parse
 from pipelines.api.serializers import HANDLER, INPUT_BYTES, MOST_STAGES, NAME, Gated, Options
-from pipelines.api.shapes import AnyJson, Check, Flag, ListOf, OneOf, Problems, Shape, Text, Wrong, json_problem
+from pipelines.api.shapes import (
+    AnyJson,
+    Check,
+    Flag,
+    ListOf,
+    OneOf,
+    Problems,
+    Shape,
+    Text,
+    Wrong,
+    json_problem,
+    refusal,
+)
 from pipelines.creation import OPTION_DEFAULTS, STAGE_DEFAULTS
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
@@ -118,6 +130,18 @@ def read_document(raw: bytes, *, toml: bool) -> Any:
         return tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:
         raise Refusal("validation_error", f"the file cannot be read as TOML: {error}") from error
+
+
+def for_pipeline(document: dict[str, Any], slug: str) -> dict[str, Any]:
+    """A document as the definition of the pipeline of that slug, which it need not name; refused by its own paths below
+    `definition`."""
+    checked = Definition.check({"slug": slug, **document})
+    problems = checked.below("definition") if type(checked) is Wrong else []
+    if not problems and checked["slug"] != slug:
+        problems = [("definition.slug", f"must be {slug!r}, the pipeline that it is released for")]
+    if problems:
+        raise refusal(Wrong(*problems))
+    return with_defaults(checked)
 
 
 def with_defaults(clean: dict[str, Any]) -> dict[str, Any]:

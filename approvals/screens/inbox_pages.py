@@ -12,7 +12,6 @@ from hashlib import sha256
 from typing import Any
 
 from django.http import HttpResponse
-from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from approvals import inbox
@@ -21,7 +20,7 @@ from approvals.screens import words
 from approvals.screens.context import MOST
 from pipelines.access import DECIDE, Actor
 from pipelines.console.offers import missing_right
-from pipelines.console.screens import ScreenRequest, go_on, screen, show
+from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.errors import Refusal
 from pipelines.filters import moment
 from pipelines.paging import Cut, Page, read_cut
@@ -85,7 +84,7 @@ def approvals(request: ScreenRequest) -> HttpResponse:
 def waiting(request: ScreenRequest) -> HttpResponse:
     """How much the person may decide, which the top bar asks for now and then; 204 while it is as `seen`."""
     if not request.htmx:
-        return go_on(request, reverse("console:approvals"))
+        return approvals(request)
     actor = request.visit.actor
     count = inbox.count_mine(actor, MOST) if actor.may(DECIDE) else 0
     if request.GET.get("seen") == str(count):

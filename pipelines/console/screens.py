@@ -44,14 +44,32 @@ ACTIONS = {
     "trigger-change": "trigger.change",
     "trigger-enable": "trigger.enable",
     "trigger-disable": "trigger.disable",
+    "pipeline-new": "pipeline.save",
+    "pipeline-change": "pipeline.save",
+    "release-new": "release.register",
+    "release-activate": "release.activate",
     "blackout-new": "blackout.save",
     "blackout-change": "blackout.save",
     "freeze": "freeze.declare",
     "freeze-lift": "freeze.lift",
+    "audit-export": "audit.export",
     "backfill-start": "backfill.start",
     "backfill-pause": "backfill.pause",
     "backfill-resume": "backfill.resume",
     "backfill-cancel": "backfill.cancel",
+    "bulk-new": "bulk.draft",
+    "bulk-start": "bulk.start",
+    "bulk-pause": "bulk.pause",
+    "bulk-resume": "bulk.resume",
+    "bulk-abort": "bulk.abort",
+    "account-password": "user.save",
+    "account-connect": "user.save",
+    "account-disconnect": "user.save",
+    "token-new": "token.issue",
+    "token-revoke": "token.revoke",
+    "session-end": "session.end",
+    "sessions-end": "session.end",
+    "member-log-out": "session.end",
 }
 
 
@@ -68,6 +86,13 @@ class ScreenRequest(HttpRequest):
     """What a view behind `screen` gets."""
 
     visit: Visit
+    htmx: Any
+
+
+class PersonRequest(HttpRequest):
+    """What a view behind `own_screen` gets."""
+
+    visit: Visit | None
     htmx: Any
 
 
@@ -97,8 +122,31 @@ def screen(view: View) -> View:
     return wrapped
 
 
+def own_screen(view: View) -> View:
+    """A view about the person who looks: asks for a log-in, but for no workspace; none chosen, `visit` is None."""
+
+    @wraps(view)
+    def wrapped(request: PersonRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not request.user.is_authenticated:
+            return go_on(request, f"{reverse('console:login')}?{urlencode({'next': _return_path(request)})}")
+        memberships = list(Member.objects.filter(user=request.user).select_related("workspace").order_by("workspace"))
+        try:
+            member = _chosen(request, memberships) if memberships else None
+            request.visit = _visit(request, member, memberships) if member else None
+            return view(request, *args, **kwargs)
+        except Refusal as refusal:
+            return refused(request, refusal)
+
+    return wrapped
+
+
 def show(
-    request: ScreenRequest, page: str, context: dict[str, Any], *, part: str | None = None, status: int = 200
+    request: ScreenRequest | PersonRequest,
+    page: str,
+    context: dict[str, Any],
+    *,
+    part: str | None = None,
+    status: int = 200,
 ) -> HttpResponse:
     """Renders `page`, or only `part` of it when HTMX asks for the part."""
     wanted = part if part and request.htmx and not request.htmx.boosted else page

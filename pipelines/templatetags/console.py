@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -65,6 +64,20 @@ def shortened(text: Any, most: int = 20_000) -> str:
 def as_json(value: Any) -> str:
     """A JSON value on one line."""
     return json.dumps(value, ensure_ascii=False)
+
+
+@register.filter
+def as_pretty_json(value: Any) -> str:
+    """A JSON value on many lines, as people read it."""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+@register.filter
+def told(value: Any) -> str:
+    """The value of a setting in words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @register.filter
@@ -187,8 +200,8 @@ def waiting_count(waiting: int) -> SafeString:
     """How much waits for who looks, as a part that asks for itself now and then; nothing is shown of none."""
     told = capped(waiting, 99)
     return format_html(
-        '<span class="count" id="waiting" data-live hx-get="{}?seen={}" hx-trigger="every 20s" hx-swap="outerHTML"'
-        ' hx-target="this" data-says="{}">{}</span>',
+        '<span class="count" id="waiting" hx-get="{}?seen={}" hx-trigger="every 20s" hx-swap="outerHTML"'
+        ' hx-target="this" data-live data-says="{}">{}</span>',
         reverse("console:waiting"),
         waiting,
         f"{told} {'waits' if waiting == 1 else 'wait'} for your approval" if waiting else "",
@@ -253,12 +266,6 @@ def live_address(params: QueryDict, top: datetime | None, token: str) -> str:
     if top is not None:
         changed["top"] = top.astimezone(UTC).isoformat()
     return f"?{changed.urlencode()}"
-
-
-@register.filter
-def any_filter(wanted: Any) -> bool:
-    """Whether a filter narrows anything."""
-    return any(getattr(wanted, field.name) for field in fields(wanted))
 
 
 @register.filter
