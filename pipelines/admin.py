@@ -22,6 +22,7 @@ from pipelines.models import (
     Application,
     Attempt,
     AttemptProgress,
+    AuditCheck,
     AuditEvent,
     AuditHead,
     AuditPending,
@@ -377,6 +378,13 @@ class AuditSealAdmin(TenantAdmin):
 @admin.register(AuditHead)
 class AuditHeadAdmin(TenantAdmin):
     list_display = ("workspace", "position", "hash", "sealed_at", "key_id")
+    list_select_related = ("workspace",)
+
+
+@admin.register(AuditCheck)
+class AuditCheckAdmin(TenantAdmin):
+    found_by = ("event",)
+    list_display = ("workspace", "at", "checked", "waiting", "against", "fault")
     list_select_related = ("workspace",)
 
 

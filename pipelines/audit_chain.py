@@ -16,7 +16,7 @@ import base64
 import binascii
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ from django.db import connection, transaction
 
 from pipelines import keyring, signing
 from pipelines.keyring import Keyring, KeyState
-from pipelines.models import AuditHead
+from pipelines.models import AuditCheck, AuditHead
 from pipelines.signing import Envelope, Verdict
 from pipelines.sql import database_now, execute, planned, query
 
@@ -40,6 +40,7 @@ GENESIS = bytes(32)
 UNSIGNED = Envelope()
 SEALED_AT_ONCE = 5_000
 CHECKED_AT_ONCE = 20_000
+WAITING = 1000  # events that wait are counted up to here
 BACKDATED_SECONDS = 3600  # how much earlier than events before it an event may say that it was
 LOCK = 0x41554454  # what the advisory locks of sealing are called
 
@@ -237,6 +238,67 @@ def _fits(ring: Keyring, head: Head) -> bool:
     return True
 
 
+# how it stands, without going through it
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What can be said of a workspace's chain at a glance: its signed end, how many events wait to be sealed (up to
+    `WAITING` + 1), what the last check of all of it found, and what is wrong with the end itself, if anything."""
+
+    head: Head | None
+    verdict: Verdict | None
+    waiting: int
+    check: AuditCheck | None
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An event's place in the chain. `fault` says what does not hold between it and the event before it."""
+
+    position: int
+    hash: str
+    fault: str
+
+
+def standing(workspace_id: uuid.UUID) -> Standing:
+    """How the chain of a workspace stands now. The signature is checked, and that it is that of the last seal."""
+    try:
+        head, fault = _end(workspace_id), ""
+    except ChainBroken as broken:
+        head, fault = newest_head(workspace_id), str(broken)
+    verdict = signing.verify(workspace_id, head.envelope, head.message) if head else None
+    waiting = query(
+        "SELECT count(*) FROM (SELECT FROM pipelines_auditpending WHERE workspace = %s LIMIT %s) few",
+        [workspace_id, WAITING + 1],
+    )
+    check = AuditCheck.objects.filter(workspace_id=workspace_id).order_by("-id").first()
+    return Standing(head, verdict, waiting[0][0], check, fault)
+
+
+def link_of(event_id: uuid.UUID, workspace_id: uuid.UUID) -> Link | None:
+    """Where an event stands in the chain, looked through again from the one before it; None: it waits to be sealed."""
+    rows = query(
+        "SELECT position, encode(hash, 'hex') FROM pipelines_auditseal WHERE event = %s AND workspace_id = %s",
+        [event_id, workspace_id],
+    )
+    if not rows:
+        return None
+    position, found = rows[0]
+    fault = _check_part(workspace_id, range(position, position + 1))
+    return Link(position, found, "" if fault is None else fault.what)
+
+
+def links_of(event_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, tuple[int, str]]:
+    """Position and hash of each of these events that is sealed."""
+    rows = query(
+        "SELECT event, position, encode(hash, 'hex') FROM pipelines_auditseal WHERE event = ANY(%s)",
+        [list(event_ids)],
+    )
+    return {event: (position, digest) for event, position, digest in rows}
+
+
 # checking
 
 
@@ -270,6 +332,20 @@ def verify(workspace_id: uuid.UUID, exported: Head | None = None, *, connections
     report = Report()
     report.fault = _check(workspace_id, exported, connections, report)
     return report
+
+
+def keep(workspace_id: uuid.UUID, report: Report, exported: Head | None = None) -> None:
+    """Writes down what a check found, for whoever looks at the audit later."""
+    fault = report.fault
+    AuditCheck.objects.create(
+        workspace_id=workspace_id,
+        checked=report.checked,
+        waiting=report.waiting,
+        against=None if exported is None else exported.position,
+        fault="" if fault is None else fault.what,
+        position=None if fault is None else fault.position,
+        event=None if fault is None else fault.event,
+    )
 
 
 def _check(workspace_id: uuid.UUID, exported: Head | None, connections: int, report: Report) -> Fault | None:

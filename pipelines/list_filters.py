@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.db.models.fields.json import KeyTextTransform
+
 from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since, Truth, Until
 from pipelines.models import PolicyKind, PolicyStatus
 from pipelines.states import (
@@ -54,6 +58,16 @@ class PolicyFilter(ListFilter):
     status = AnyOf(choices=PolicyStatus.values)
 
 
+class OfBulk(AnyId):
+    """Audit events of bulk operations: of the request, and of what it did to each thing (F146)."""
+
+    def filter(self, qs: Any, value: Any) -> Any:
+        if not value:
+            return qs
+        told = qs.alias(bulk=KeyTextTransform("bulk", "data"))
+        return told.filter(data__has_key="bulk", bulk__in=[str(one) for one in value])
+
+
 class AuditEventFilter(ListFilter):
     """Audit events by what was tried, by whom, over which channel, on what, and when."""
 
@@ -65,6 +79,7 @@ class AuditEventFilter(ListFilter):
     run = AnyId()
     stage_id = AnyId("stage")
     request_id = AnyOf()
+    bulk = OfBulk()
     since = Since("at")
     until = Before("at")
     created_after = Since("at")
@@ -86,7 +101,7 @@ class DeadLetterFilter(ListFilter):
     reason = AnyOf(choices=DeadLetterReason.values)
     error_code = AnyOf()
     execution_id = AnyId("run_id")
-    handler = AnyOf("stage__handler")
+    handler = AnyOf()
     pipeline = AnyOf("run__pipeline__slug")
     application = AnyOf("run__application__name")
 

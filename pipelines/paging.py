@@ -115,6 +115,11 @@ def _values(row: Model, fields: Sequence[str]) -> Position:
     return tuple(getattr(row, name) for name in fields)
 
 
+def cursor_at(position: Position, *, backwards: bool = False) -> str:
+    """The cursor of what lies behind a place in a list, or before it; no row need stand there."""
+    return _cursor("p" if backwards else "n", position)
+
+
 def _cursor(direction: str, position: Position) -> str:
     values = [value.isoformat() if isinstance(value, datetime) else str(value) for value in position]
     return base64.urlsafe_b64encode(json.dumps([direction, *values]).encode()).decode().rstrip("=")

@@ -10,14 +10,14 @@ from django.urls import path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from pipelines import catalog, queries, releases
+from pipelines import audit_listing, catalog, queries, releases
 from pipelines.access import ADMINISTER, RELEASE, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.api.shapes import Wrong, refusal
 from pipelines.audit_names import names_of
-from pipelines.definitions import Definition, with_defaults
+from pipelines.definitions import for_pipeline
 from pipelines.errors import Refusal
 from pipelines.filters import RUN_FILTERS, read_run_filter
 from pipelines.list_filters import (
@@ -248,7 +248,7 @@ class Releases(OperationsEndpoint):
             actor=call.actor,
             pipeline=pipeline,
             environment=environment,
-            definition=_definition(call.body["definition"], pipeline),
+            definition=for_pipeline(call.body["definition"], pipeline.slug),
             activate=call.body["activate"],
         )
         return answer(wire.release_view(release), 201 if created else 200)
@@ -325,15 +325,19 @@ class OnePolicy(OperationsEndpoint):
 
 
 class AuditEvents(OperationsEndpoint):
-    """Who did, tried or was refused what, newest first; only of the own workspace (F144, F145)."""
+    """Who did, tried or was refused what, newest first; only of the own workspace (F144, F145).
+
+    Where several filters meet a page may be short, or empty, and still have a next one: for one page no more than some
+    thousand events are looked at.
+    """
 
     access = {"GET": VIEW}
     filters = AuditEventFilter.names()
 
     @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.AuditEventView))
     def get(self, call: Call) -> HttpResponse:
-        rows = AuditEventFilter.narrow(queries.audit_events(call.actor), call.params)
-        page = page_of(rows, read_cut(call.params), ("at", "id"))
+        wanted = audit_listing.read(call.params)
+        page = audit_listing.find(call.actor.workspace_id, wanted, read_cut(call.params)).page
         names = names_of(page.rows)
         return page_answer(call.request, page, [wire.audit_event_view(one, names) for one in page.rows])
 
@@ -387,16 +391,6 @@ urlpatterns = [
     path("audit-heads", AuditHeads.as_view()),
     path("workers", Workers.as_view()),
 ]
-
-
-def _definition(document: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
-    checked = Definition.check({"slug": pipeline.slug, **document})
-    problems = checked.below("definition") if type(checked) is Wrong else []
-    if not problems and checked["slug"] != pipeline.slug:
-        problems = [("definition.slug", f"must be {pipeline.slug!r}, the pipeline that it is released for")]
-    if problems:
-        raise refusal(Wrong(*problems))
-    return with_defaults(checked)
 
 
 def _releases(actor: Actor) -> Any:

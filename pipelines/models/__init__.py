@@ -26,7 +26,7 @@ from pipelines.models.definitions import (
 )
 from pipelines.models.effects import Effect
 from pipelines.models.gates import Gate, GateDecision, GateMoment
-from pipelines.models.history import AuditEvent, AuditHead, AuditOutcome, AuditPending, AuditSeal, Event
+from pipelines.models.history import AuditCheck, AuditEvent, AuditHead, AuditOutcome, AuditPending, AuditSeal, Event
 from pipelines.models.notices import Notice
 from pipelines.models.runs import (
     ContextItem,
@@ -55,6 +55,7 @@ __all__ = [
     "Application",
     "Attempt",
     "AttemptProgress",
+    "AuditCheck",
     "AuditEvent",
     "AuditHead",
     "AuditOutcome",

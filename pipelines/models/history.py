@@ -5,9 +5,12 @@ from __future__ import annotations
 import pgtrigger
 from django.conf import settings
 from django.db import models
+from django.db.models.fields.json import KeyTextTransform
 
 from pipelines.ids import new_id
 from pipelines.models.base import RecourseNow, closed_set, insert_only, only_added
+
+CREATION, APPLICATIONS = "run.create", "application"  # the action and the channel of most audit events
 
 
 class AuditOutcome(models.TextChoices):
@@ -85,8 +88,30 @@ class AuditEvent(models.Model):
         constraints = [closed_set("outcome", AuditOutcome, "audit_outcome_known")]
         indexes = [
             models.Index(fields=["workspace", "-at", "-id"], name="audit_newest"),
-            models.Index(fields=["run", "-at"], name="audit_by_run"),
-            models.Index(fields=["request_id"], condition=~models.Q(request_id=""), name="audit_by_request"),
+            # one for each filter, in the list's order; what applications do all day is in few of them (ADR 0080)
+            models.Index(fields=["run", "-at"], condition=models.Q(run__isnull=False), name="audit_by_run"),
+            models.Index(fields=["stage", "-at"], condition=models.Q(stage__isnull=False), name="audit_by_stage"),
+            models.Index(fields=["request_id", "-at"], condition=~models.Q(request_id=""), name="audit_by_request"),
+            models.Index(fields=["workspace", "actor", "-at"], name="audit_by_actor"),
+            models.Index(
+                fields=["workspace", "action", "-at"], condition=~models.Q(action=CREATION), name="audit_by_action"
+            ),
+            models.Index(
+                fields=["workspace", "outcome", "-at"],
+                condition=~models.Q(outcome=AuditOutcome.ALLOWED),
+                name="audit_by_outcome",
+            ),
+            models.Index(
+                fields=["workspace", "channel", "-at"],
+                condition=~models.Q(channel=APPLICATIONS),
+                name="audit_by_channel",
+            ),
+            models.Index(
+                KeyTextTransform("bulk", "data"),
+                models.F("at").desc(),
+                condition=models.Q(data__has_key="bulk"),
+                name="audit_by_bulk",
+            ),
         ]
         triggers = [
             only_added("audit_event_only_added"),
@@ -145,3 +170,21 @@ class AuditHead(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["workspace", "position"], name="audit_head_once_per_position")]
         triggers = [only_added("audit_head_only_added")]
+
+
+class AuditCheck(models.Model):
+    """What a check of a workspace's whole audit found: how many sealed events held, and the first fault, if any."""
+
+    id = models.BigAutoField(primary_key=True)
+    workspace = models.ForeignKey("pipelines.Workspace", models.PROTECT, related_name="+", db_index=False)
+    at = models.DateTimeField(db_default=RecourseNow())
+    checked = models.BigIntegerField(help_text="sealed events that hold, counted from the first")
+    waiting = models.BigIntegerField(help_text="events that waited to be sealed")
+    against = models.BigIntegerField(null=True, help_text="the position of the exported head it was held against")
+    fault = models.TextField(blank=True, help_text="what does not hold; blank: all of it holds")
+    position = models.BigIntegerField(null=True, help_text="where the fault is")
+    event = models.UUIDField(null=True, help_text="the event that does not hold, as far as it is known")
+
+    class Meta:
+        indexes = [models.Index(fields=["workspace", "-id"], name="audit_check_newest")]
+        triggers = [only_added("audit_check_only_added")]

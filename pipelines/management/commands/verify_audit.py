@@ -53,6 +53,7 @@ class Command(ConsoleCommand):
 
     def _holds(self, workspace: Workspace, head: Head | None) -> bool:
         report = audit_chain.verify(workspace.id, head, connections=min(MOST_CONNECTIONS, os.cpu_count() or 1))
+        audit_chain.keep(workspace.id, report, head)
         if report.fault is not None:
             self.stdout.write(f"{workspace.slug}: broken at {report.fault}")
             return False
