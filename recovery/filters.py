@@ -1,9 +1,9 @@
-"""What the lists of operations, backfills and their ticks may be filtered by."""
+"""What the lists of operations, backfills, their ticks and bulks may be filtered by."""
 
 from __future__ import annotations
 
 from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since
-from recovery.states import BackfillState, BackfillTickState, OperationKind, OperationState
+from recovery.states import BackfillState, BackfillTickState, BulkState, OperationKind, OperationState
 
 
 class OperationFilter(ListFilter):
@@ -30,3 +30,13 @@ class BackfillTickFilter(ListFilter):
     """The ticks of a backfill by what became of them."""
 
     status = AnyOf("state", choices=BackfillTickState.values)
+
+
+class BulkFilter(ListFilter):
+    """Bulks by kind, state, person and time."""
+
+    kind = AnyOf(choices=OperationKind.values)
+    status = AnyOf("state", choices=BulkState.values)
+    requested_by = AnyOf("requested_by__username")
+    created_after = Since("created_at")
+    created_before = Before("created_at")

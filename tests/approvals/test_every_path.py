@@ -54,6 +54,7 @@ People = dict[str, Person]
 DECIDES = "decides what waits for others"
 ASKS = "does what nobody need agree to, and has the rest wait"
 FILLS = "the same, for ticks: tests/recovery/test_backfill_agreement.py"
+MANY = "the same, for many at once: tests/recovery/test_bulk_agreement.py"
 LOOKS = "tells a finding or a wish to stop, which never waits for anybody and repeats nothing"
 OWN = "of an application with its own runs, by its key: no person asks for anything"
 WORKS = "a worker's word on what it does: it decides nothing that waits for people"
@@ -91,6 +92,10 @@ WAYS: dict[str, str] = {
     "POST v1/releases": SETTLES,
     "POST v1/releases/<str:release_id>/activate": SETTLES,
     "POST v1/triggers/backfill": FILLS,
+    "POST v1/bulk-operations": MANY,
+    "POST v1/bulk-operations/<str:bulk_id>/pause": LOOKS,
+    "POST v1/bulk-operations/<str:bulk_id>/resume": LOOKS,
+    "POST v1/bulk-operations/<str:bulk_id>/abort": LOOKS,
     "POST v1/backfills/<str:backfill_id>/pause": LOOKS,
     "POST v1/backfills/<str:backfill_id>/resume": LOOKS,
     "POST v1/backfills/<str:backfill_id>/cancel": LOOKS,
@@ -192,6 +197,8 @@ WAYS: dict[str, str] = {
     "task pipelines.tasks.run_schedules": ENGINE,
     "task recovery.tasks.carry_on": ENGINE,
     "task recovery.tasks.carry_on_backfills": ENGINE,
+    "task recovery.tasks.carry_on_bulks": ENGINE,
+    "task recovery.tasks.work_bulk": ENGINE,
     "task pipelines.tasks.seal_audit": TELLS,
     "task approvals.tasks.tell": TELLS,
     "task approvals.tasks.forget_deliveries": TELLS,
@@ -297,7 +304,7 @@ def test_every_way_in_is_known_for_what_it_is(people: People) -> None:
 
 
 def test_whatever_may_have_to_wait_has_a_carrier_and_nothing_else_has() -> None:
-    assert set(gates.kinds()) == CARRIED | {"backfill"}
+    assert set(gates.kinds()) == CARRIED | {"backfill", "bulk"}
     assert {way.replace("form ", "/").rpartition("/")[2] for way in ASKING} == CARRIED
 
 

@@ -14,7 +14,7 @@ from pipelines.api.serializers import MOST_APPROVERS, Gated
 from pipelines.definitions import DefinedStage
 from pipelines.errors import STATUS
 from recovery.agreements import RULED
-from recovery.states import BACKFILL, OperationKind
+from recovery.states import BACKFILL, BULK, OperationKind
 
 HOWTO = (BASE_DIR / "docs/howto/approvals.md").read_text()
 EXPLAINED = (BASE_DIR / "docs/explain/approvals.md").read_text()
@@ -38,7 +38,7 @@ def example(opening: str) -> str:
 def test_the_fields_of_a_rule_are_those_that_are_told() -> None:
     told = table("A rule for operations")
     assert set(told) == set(RuleRequest().fields) - {"name", "enabled"}
-    assert list(code(told["kinds"][0])) == list(gates.kinds()) == [*(kind.value for kind in RULED), BACKFILL]
+    assert list(code(told["kinds"][0])) == list(gates.kinds()) == [*(kind.value for kind in RULED), BACKFILL, BULK]
     assert told["expires_in"][1] == in_words(DEFAULT_EXPIRY) == in_words(DEFAULTS["expires_in"])  # type: ignore[arg-type]
     assert told["count"][1] == str(DEFAULTS["count"])
 

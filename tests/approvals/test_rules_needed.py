@@ -18,7 +18,7 @@ from pipelines.models import Role, Workspace
 from recovery import agreements
 from recovery.agreements import RULED, frozen_in, needed, size_of, with_agreement
 from recovery.plans import Line, Plan
-from recovery.states import BACKFILL, OperationKind
+from recovery.states import BACKFILL, BULK, OperationKind
 from tests.cast import Person
 
 PLAN = Plan(OperationKind.RERUN, str(uuid.UUID(int=1)))
@@ -76,7 +76,7 @@ def test_a_rule_binds_every_role(people: dict[str, Person], workspace: Workspace
 
 def test_what_may_be_ruled_is_what_approvals_can_carry_out() -> None:
     """Each kind is decided upon: it may be ruled, or never waits for anybody."""
-    assert set(gates.kinds()) == {*RULED, BACKFILL}
+    assert set(gates.kinds()) == {*RULED, BACKFILL, BULK}
     assert set(RULED) | set(FREE) == set(OperationKind)
     assert set(RULED).isdisjoint(FREE)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from django.test import Client
 from pipelines.errors import STATUS
 from pipelines.models import AuditEvent, Run
 from pipelines.sql import query
+from recovery import bulk_targets
 from tests.cast import Api, unknown_id
 from tests.clock import Clock
 from tests.contract.house import CHARGE, OUTSIDE, House, printed
@@ -39,6 +41,7 @@ MODEL: dict[int, str] = {
     " operator_review_required recovery_denied plan_changed release_not_active blackout_active",
     413: "payload_too_large",
     422: "environment_unknown cron_invalid timezone_invalid backfill_window_invalid backfill_too_many_ticks"
+    " bulk_too_many_targets"
     " effect_class_unknown effect_key_required",
     429: "rate_limited",
     503: "result_not_confirmed",
@@ -488,6 +491,15 @@ def _backfill(house: House, **changes: str) -> Any:
     window = {"from_time": "2026-05-20T08:00:00Z", "to_time": "2026-05-22T08:00:00Z"}
     body = {"trigger_binding_id": trigger.json()["id"], **window, **changes}
     return house.a("operator").post("/v1/triggers/backfill", body)
+
+
+@reaches("bulk_too_many_targets")
+def a_bulk_of_more_than_one_takes(house: House) -> Any:
+    for _ in range(2):
+        house.start()
+    with patch.object(bulk_targets, "MOST_TARGETS", 1):
+        body = {"kind": "cancel", "filter": {"status": "queued"}, "reason": "too many"}
+        return house.a("operator").post("/v1/bulk-operations", body)
 
 
 @reaches("effect_class_unknown")

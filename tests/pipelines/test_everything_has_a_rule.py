@@ -36,6 +36,7 @@ from pipelines.access import (
     Actor,
 )
 from pipelines.api.endpoints import Endpoint, WorkerEndpoint
+from pipelines.ids import new_id
 from pipelines.models import (
     Application,
     AuditEvent,
@@ -44,9 +45,12 @@ from pipelines.models import (
     DeadLetter,
     Environment,
     Gate,
+    Member,
+    PersonalToken,
     Role,
     Run,
     Stage,
+    Tick,
     Workspace,
 )
 from pipelines.tenant_admin import TenantAdmin
@@ -78,6 +82,19 @@ SCREENS = {
     "runs": VIEW,
     "login": OPEN,
     "logout": OPEN,
+    "oidc-login": OPEN,
+    "oidc-done": OPEN,
+    "oidc-log-out": OPEN,
+    "account": PERSON,
+    "account-password": PERSON,
+    "account-connect": PERSON,
+    "account-disconnect": PERSON,
+    "sessions-end": VIEW,  # their own
+    "session-end": PERSON,  # whose it is
+    "token-new": VIEW,  # their own
+    "token-revoke": PERSON,  # whose it is, and admins
+    "members": VIEW,
+    "member-log-out": ADMINISTER,
     "workspaces": PERSON,
     "preferences": OPEN,
     "run": VIEW,
@@ -114,10 +131,18 @@ SCREENS = {
     "redrive": RECOVER,
     "discard": RECOVER,
     "workers": VIEW,
+    "pipelines": VIEW,
+    "pipeline": VIEW,
+    "pipeline-new": RELEASE,
+    "pipeline-change": RELEASE,
+    "release": VIEW,
+    "release-new": RELEASE,
+    "release-activate": RELEASE,
     "triggers": VIEW,
     "trigger-new": RELEASE,
     "schedule-preview": VIEW,
     "trigger": VIEW,
+    "tick": VIEW,
     "trigger-change": RELEASE,
     "trigger-enable": RELEASE,
     "trigger-disable": RELEASE,
@@ -198,6 +223,8 @@ TASKS = {
     "approvals.tasks.forget_deliveries": ENGINE,
     "recovery.tasks.carry_on": ENGINE,
     "recovery.tasks.carry_on_backfills": ENGINE,
+    "recovery.tasks.carry_on_bulks": ENGINE,
+    "recovery.tasks.work_bulk": ENGINE,
 }
 
 
@@ -313,8 +340,14 @@ def parts(
         "item_id": Gate.objects.get(run=gated).id,
         "letter_id": DeadLetter.objects.get().id,
         "trigger_id": trigger.id,
+        "tick_id": Tick.objects.filter(trigger=trigger).values_list("id", flat=True)[0],
         "backfill_id": done.backfill.id,
         "blackout_id": _past_blackout(people["admin"]).id,
+        "token_id": PersonalToken.objects.get(user=people["viewer"].user).id,
+        "session_id": new_id(),
+        "member_id": Member.objects.get(user=people["viewer"].user).id,
+        "pipeline_id": trigger.pipeline_id,
+        "release_id": trigger.pipeline.releases.get().id,
         "sequence": Checkpoint.objects.filter(run=run).order_by("-sequence").values_list("sequence", flat=True)[0],
     }
 
@@ -383,7 +416,7 @@ def test_an_outsider_finds_no_screen_of_ours(name: str, parts: dict[str, Any], o
         assert AuditEvent.objects.filter(workspace=outsider.actor.workspace_id).get().outcome == "failed"
 
 
-@pytest.mark.parametrize("name", sorted(set(SCREENS) - {"login", "logout", "preferences"}))
+@pytest.mark.parametrize("name", sorted(name for name, rule in SCREENS.items() if rule != OPEN))
 def test_who_is_not_logged_in_is_asked_to_be(name: str, parts: dict[str, Any]) -> None:
     answer = Client().get(address_of(name, parts))
     assert answer.status_code == 302

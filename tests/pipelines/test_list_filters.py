@@ -16,7 +16,7 @@ from pipelines.api.checkpoints import CheckpointFilter
 from pipelines.errors import Refusal
 from pipelines.filters import MOST_VALUES, ListFilter
 from pipelines.models import DeadLetter, Run
-from recovery.filters import BackfillFilter, BackfillTickFilter, OperationFilter
+from recovery.filters import BackfillFilter, BackfillTickFilter, BulkFilter, OperationFilter
 from tests.cast import Api, Hand, Person
 
 StartRun = Callable[..., Run]
@@ -32,6 +32,7 @@ LISTS = {
     "triggers": list_filters.TriggerFilter,
     "blackouts": BlackoutFilter,
     "backfills": BackfillFilter,
+    "bulk-operations": BulkFilter,
 }
 each_list = pytest.mark.parametrize("name", LISTS)
 

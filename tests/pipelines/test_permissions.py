@@ -16,8 +16,10 @@ from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
 from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage
 from recovery import backfills
+from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
 from tests.pipelines.blackout_nights import on_dates
+from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
 from tests.routes import every_route
 
@@ -95,6 +97,13 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "backfills/<str:backfill_id>/pause"): OPERATORS,
     ("POST", "backfills/<str:backfill_id>/resume"): OPERATORS,
     ("POST", "backfills/<str:backfill_id>/cancel"): OPERATORS,
+    ("GET", "bulk-operations"): VIEWERS,
+    ("POST", "bulk-operations"): OPERATORS,
+    ("GET", "bulk-operations/<str:bulk_id>"): VIEWERS,
+    ("GET", "bulk-operations/<str:bulk_id>/items"): VIEWERS,
+    ("POST", "bulk-operations/<str:bulk_id>/pause"): OPERATORS,
+    ("POST", "bulk-operations/<str:bulk_id>/resume"): OPERATORS,
+    ("POST", "bulk-operations/<str:bulk_id>/abort"): OPERATORS,
     ("GET", "signing-keys"): VIEWERS,
     ("POST", "signing-keys/rotate"): ADMINS,
     ("POST", "signing-keys/<str:key_id>/revoke"): ADMINS,
@@ -184,6 +193,7 @@ def things(
     backfill = backfills.start(backfills.Wish(trigger.id, day, day), admin).backfill
     return {
         "backfill_id": str(backfill.id),
+        "bulk_id": str(begun(of(OperationKind.CANCEL, [run]), admin).id),
         "execution_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
         "effect_id": str(effect.id),
