@@ -52,7 +52,7 @@ def server_is_supported(databases: Iterable[str] | None = None, **_: Any) -> lis
 
 
 def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
-    """All that is wrong with an environment. E001–E005 and E009–E015."""
+    """All that is wrong with an environment. E001–E005 and E009–E018."""
     for problem in environment.problems:
         yield _error(1, problem)
     for sentence in environment.unknown:
@@ -75,6 +75,7 @@ def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
     if not _is_fernet_key(environment.encryption_key):
         yield _error(9, "RECOURSE_ENCRYPTION_KEY is not a Fernet key.", "32 bytes in URL-safe base64, 44 characters.")
     yield from _keyring(environment)
+    yield from _log_in(environment)
     if environment.production:
         yield from _production(environment)
 
@@ -113,6 +114,35 @@ def _keyring(environment: Environment) -> Iterator[checks.CheckMessage]:
         )
     if environment.vault_ca_file and not Path(environment.vault_ca_file).is_file():
         yield _error(15, "RECOURSE_VAULT_CA_FILE names no file.", "It holds the authority's certificate, PEM.")
+
+
+def _log_in(environment: Environment) -> Iterator[checks.CheckMessage]:
+    oidc = environment.oidc
+    if oidc is None:
+        if not environment.password_login:
+            yield _error(
+                16,
+                "RECOURSE_PASSWORD_LOGIN is 0 and no issuer is named: nobody could log in.",
+                "Set RECOURSE_OIDC_ISSUER and RECOURSE_OIDC_CLIENT_ID, or leave it out.",
+            )
+        return
+    address = urlsplit(oidc.issuer)
+    if address.scheme not in ("http", "https") or not address.hostname or address.query or address.fragment:
+        yield _error(
+            17, "RECOURSE_OIDC_ISSUER is not an address.", "For example https://login.example.org/realms/main."
+        )
+    elif address.scheme == "http" and environment.production:
+        yield _error(17, "RECOURSE_OIDC_ISSUER begins with http: anybody on the way could be anybody.", "Use https.")
+    if not oidc.client_id:
+        yield _error(18, "RECOURSE_OIDC_CLIENT_ID is empty.", "Register the console with the issuer; it gives one.")
+    if "openid" not in oidc.scopes.split():
+        yield _error(18, "RECOURSE_OIDC_SCOPES lacks openid: nothing would say who logs in.", "Add it.")
+    if bool(oidc.roles) != bool(oidc.role_claim):
+        yield _error(
+            18,
+            "RECOURSE_OIDC_ROLES and RECOURSE_OIDC_ROLE_CLAIM need each other.",
+            "The claim says what of the issuer's words is looked at, the roles what they mean.",
+        )
 
 
 def _production(environment: Environment) -> Iterator[checks.CheckMessage]:

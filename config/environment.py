@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from config import embedded, secret_files
+from config import embedded, oidc_settings, secret_files
+from config.oidc_settings import Oidc
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -163,6 +164,35 @@ VARIABLES = (
         "is sent.",
     ),
     Variable("RECOURSE_EMAIL_FROM", "", "The sender of e-mail. Needed with `RECOURSE_EMAIL_URL`."),
+    Variable("RECOURSE_PASSWORD_LOGIN", "1", "Whether passwords let in. `0` needs an issuer.", choices=("1", "0")),
+    Variable(
+        "RECOURSE_OIDC_ISSUER",
+        "",
+        "The OpenID Connect issuer that people may log in with, for example `https://login.example.org/realms/main`. "
+        "Empty: none.",
+    ),
+    Variable("RECOURSE_OIDC_CLIENT_ID", "", "The console's client there. Its redirect: `/console/login/oidc/done/`."),
+    Variable("RECOURSE_OIDC_CLIENT_SECRET", "", "The client's secret. Empty: a public client, by PKCE alone."),
+    Variable("RECOURSE_OIDC_CLIENT_SECRET_FILE", "", "A file that holds the secret, read at start."),
+    Variable("RECOURSE_OIDC_SCOPES", "openid profile email", "The scopes that are asked for; `openid` is one."),
+    Variable(
+        "RECOURSE_OIDC_NAME_CLAIM",
+        "preferred_username",
+        "The claim that names a new account. With `email`, only verified ones.",
+    ),
+    Variable(
+        "RECOURSE_OIDC_MAKE_USERS",
+        "0",
+        "Whether an account is made for whom the issuer knows and the console does not.",
+        choices=("0", "1"),
+    ),
+    Variable("RECOURSE_OIDC_ROLE_CLAIM", "", "The claim that gives roles, for example `groups`."),
+    Variable(
+        "RECOURSE_OIDC_ROLES",
+        "",
+        "What its values give, `value=workspace:role` separated by commas, the first that fits. In a workspace that is "
+        "named here the issuer decides who of its people is a member, at each of their log-ins.",
+    ),
     Variable("RECOURSE_WEB_PROCESSES", "2", "Web server processes.", 1, 64),
     Variable("RECOURSE_WEB_THREADS", "16", "Threads of one web process.", 2, 1000),
     Variable("RECOURSE_DATABASE_POOL", "16", "Database connections that one web process may hold at once.", 2, 1000),
@@ -248,6 +278,8 @@ class Environment:
     public_url: str
     notify_allow: list[str]
     email: dict[str, Any]
+    password_login: bool
+    oidc: Oidc | None
     web_processes: int
     web_threads: int
     handlers: list[str]
@@ -301,6 +333,8 @@ class Environment:
             public_url=_public_url(read.text("RECOURSE_PUBLIC_URL"), problems),
             notify_allow=_notify_allow(_words(read.text("RECOURSE_NOTIFY_ALLOW")), problems),
             email=_email(read.text("RECOURSE_EMAIL_URL"), read.text("RECOURSE_EMAIL_FROM"), problems),
+            password_login=read.choice("RECOURSE_PASSWORD_LOGIN") == "1",
+            oidc=_oidc(read, problems),
             web_processes=read.number("RECOURSE_WEB_PROCESSES"),
             web_threads=read.number("RECOURSE_WEB_THREADS"),
             handlers=_words(read.text("RECOURSE_HANDLERS")),
@@ -411,6 +445,11 @@ def _email(url: str, sender: str, problems: list[str]) -> dict[str, Any]:
         "tls": is_tls and not is_ssl,
         "ssl": is_ssl,
     }
+
+
+def _oidc(read: _Reader, problems: list[str]) -> Oidc | None:
+    read.choice("RECOURSE_OIDC_MAKE_USERS")
+    return oidc_settings.read(read.text, problems)
 
 
 def _split(url: str) -> SplitResult | None:

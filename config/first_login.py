@@ -10,6 +10,8 @@ from django.contrib.auth import get_user_model
 from config import secret_files
 
 NAME = "admin"
+FILE = "ADMIN_PASSWORD"
+IN_USE = "first_password"  # in the session of whoever logged in with it
 
 
 def ensure(data_dir: Path) -> str:
@@ -18,7 +20,7 @@ def ensure(data_dir: Path) -> str:
     The password is shown again at later starts as long as it is in use; nothing is changed then.
     """
     users = get_user_model().objects
-    path = data_dir / "ADMIN_PASSWORD"
+    path = data_dir / FILE
     if not users.exists():
         problems: list[str] = []
         password = secret_files.load_or_make(path, lambda: secrets.token_urlsafe(12), problems)
@@ -30,3 +32,11 @@ def ensure(data_dir: Path) -> str:
         if user.check_password(password):
             return f"log in as {NAME} with the password {password}"
     return "log in with your account"
+
+
+def is_first(data_dir: Path, name: str, password: str) -> bool:
+    """Whether somebody logged in with what the first start made, which lies readable on the console's host."""
+    path = data_dir / FILE
+    if name != NAME or not path.exists():
+        return False
+    return secrets.compare_digest(path.read_text().strip().encode(), password.encode("utf-8", "surrogatepass"))

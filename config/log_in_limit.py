@@ -1,4 +1,4 @@
-"""Limits how fast passwords can be guessed, on the console's log-in and the admin site's alike.
+"""Limits how fast passwords can be guessed: on the console's log-in, the admin site's, and where one changes one's own.
 
 Counted are failures of the last minutes, by name and address together and by address alone; never by name alone, or
 anybody could lock anybody out. Above a limit no password is looked at, so guessing costs the console nothing either.
@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.admin.forms import AdminAuthenticationForm
-from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
@@ -22,14 +22,17 @@ WINDOW_SECONDS = 300
 PER_NAME = 10
 PER_ADDRESS = 100
 RATE_LIMITED = "rate_limited"
+SWITCHED_OFF = "Log-in by password is switched off."
 TOO_MANY = f"Too many log-ins have failed. Try again in {WINDOW_SECONDS // 60} minutes."
 
 
 class _Limited:
-    """Looks at the limit before the password."""
+    """Looks at the limit before the password; at no password at all where log-in by it is switched off."""
 
     def clean(self) -> Any:
         form: Any = self
+        if not settings.RECOURSE_PASSWORD_LOGIN:
+            raise ValidationError(SWITCHED_OFF, code="switched_off")
         if is_limited(form.request, form.cleaned_data.get("username", "")):
             raise ValidationError(TOO_MANY, code=RATE_LIMITED)
         return super().clean()  # type: ignore[misc]
@@ -41,6 +44,27 @@ class LogInForm(_Limited, AuthenticationForm):
 
 class AdminLogInForm(_Limited, AdminAuthenticationForm):
     pass
+
+
+class PasswordForm(PasswordChangeForm):  # type: ignore[type-arg] # generic for the type checker only
+    """Django's own, with the limit of log-ins on the old password: a session that was left open is no way to guess it.
+
+    What somebody typed as a new password is judged by `AUTH_PASSWORD_VALIDATORS`.
+    """
+
+    def __init__(self, user: Any, data: Any = None, *, request: HttpRequest) -> None:
+        super().__init__(user, data)
+        self.request = request
+
+    def clean_old_password(self) -> str:
+        name = self.user.get_username()
+        if is_limited(self.request, name):
+            raise ValidationError(TOO_MANY, code=RATE_LIMITED)
+        try:
+            return super().clean_old_password()
+        except ValidationError:
+            note_failure(credentials={"username": name}, request=self.request)
+            raise
 
 
 def is_limited(request: HttpRequest, name: str) -> bool:

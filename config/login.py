@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView, LogoutView, redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse_lazy
+from django.urls import reverse, reverse_lazy
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
+from config import first_login
 from config.log_in_limit import RATE_LIMITED, WINDOW_SECONDS, LogInForm
+from config.sessions import LOG_IN
 from pipelines.models import Member
 
 CHOICES = {"theme": ("light", "dark", ""), "density": ("dense", "comfortable")}
@@ -18,12 +23,24 @@ YEAR = 365 * 24 * 3600
 
 
 class LogIn(LoginView):
-    """Asks for name and password; 429 while too many log-ins have failed."""
+    """Asks for name and password, or leads to an issuer; 429 while too many log-ins have failed."""
 
     template_name = "console/login.html"
     form_class = LogInForm
     redirect_authenticated_user = True
     next_page = "console:runs"
+
+    def get_context_data(self, **more: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            provider=settings.RECOURSE_OIDC, by_password=settings.RECOURSE_PASSWORD_LOGIN, **more
+        )
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        response = super().form_valid(form)
+        given = form.cleaned_data
+        if first_login.is_first(settings.DATA_DIR, given["username"], given["password"]):
+            self.request.session[first_login.IN_USE] = True
+        return response
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         response = super().form_invalid(form)
@@ -33,8 +50,21 @@ class LogIn(LoginView):
         return response
 
 
+class LogOut(LogoutView):
+    """Ends this log-in; who came by way of an issuer is told that they are still logged in there."""
+
+    next_page = reverse_lazy("console:login")
+
+    def post(self, request: HttpRequest, *args: Any, **more: Any) -> HttpResponse:
+        by = request.session.get(LOG_IN, {}).get("by")
+        response = super().post(request, *args, **more)
+        if by == "oidc" and settings.RECOURSE_OIDC is not None:
+            return redirect(f"{reverse('console:login')}?out=1")
+        return response
+
+
 login = LogIn.as_view()
-logout = LogoutView.as_view(next_page=reverse_lazy("console:login"))
+logout = LogOut.as_view()
 
 
 @require_safe

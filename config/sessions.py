@@ -18,7 +18,7 @@ from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends import db
 from django.contrib.sessions.backends.base import CreateError, UpdateError
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import Count, Max, Q
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
@@ -112,6 +112,7 @@ def note_log_in(*, request: HttpRequest | None, user: Any, **_: Any) -> None:
     if request is None or not hasattr(request, "session"):
         return
     SessionStore.clear_expired()
+    request.session.set_expiry(None)  # what was begun before the log-in may have had less time
     request.session[LOG_IN] = {
         "at": timezone.now().isoformat(),
         "by": getattr(request, "log_in_by", "password"),
@@ -141,6 +142,13 @@ def of(user: Any, this_key: str | None = None) -> list[Sighting]:
         )
         for row, told in _live(user)
     ]
+
+
+def counts(user_ids: list[int]) -> dict[int, tuple[int, datetime]]:
+    """How many log-ins these people have, and when the last of them was seen: {user id: (count, time)}."""
+    rows = SessionStore.get_model_class().objects.filter(user_id__in=user_ids, expires_at__gt=timezone.now())
+    told = rows.values("user_id").annotate(count=Count("id"), last=Max("seen_at")).order_by("user_id")
+    return {row["user_id"]: (row["count"], row["last"]) for row in told}
 
 
 def end(session_id: uuid.UUID, user: Any) -> bool:

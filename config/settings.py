@@ -49,6 +49,12 @@ MIDDLEWARE = [
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"
 AUTHENTICATION_BACKENDS = ["django.contrib.auth.backends.ModelBackend", "pipelines.access.MemberBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES = {"default": env.database}
 
@@ -129,6 +135,9 @@ EMAIL_USE_TLS = env.email["tls"]
 EMAIL_USE_SSL = env.email["ssl"]
 EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = env.email["sender"]
+
+RECOURSE_PASSWORD_LOGIN = env.password_login
+RECOURSE_OIDC = env.oidc
 
 RECOURSE_KEYRING = env.keyring
 RECOURSE_VAULT_ADDR = env.vault_addr
