@@ -8,6 +8,7 @@ from config import account_pages as account
 from config import login
 from config import oidc_pages as oidc
 from pipelines.console import (
+    audit_pages,
     blackout_acts,
     blackout_pages,
     letter_list,
@@ -17,11 +18,11 @@ from pipelines.console import (
     tick_pages,
     trigger_acts,
     trigger_pages,
+    worker_pages,
 )
 from pipelines.console import checkpoint_pages as checkpoints
 from pipelines.console import epoch_pages as epochs
 from pipelines.console import run_views as runs
-from pipelines.console import views as pipelines
 from recovery import letter_views as letters
 from recovery import views as recovery
 from recovery.screens import backfill_pages as backfills
@@ -116,6 +117,9 @@ urlpatterns = [
     path("blackouts/freeze/", blackout_acts.freeze, name="freeze"),
     path("blackouts/lift/", blackout_acts.freeze_lift, name="freeze-lift"),
     path("blackouts/<uuid:blackout_id>/change/", blackout_acts.blackout_change, name="blackout-change"),
+    path("audit/", audit_pages.audit_list, name="audit"),
+    path("audit/export/", audit_pages.audit_export_view, name="audit-export"),
+    path("audit/<uuid:event_id>/", audit_pages.audit_event, name="audit-event"),
     path("pipelines/", pipeline_pages.pipeline_list, name="pipelines"),
     path("pipelines/new/", pipeline_acts.pipeline_new, name="pipeline-new"),
     path("pipelines/releases/<uuid:release_id>/", pipeline_pages.release_page, name="release"),
@@ -123,5 +127,5 @@ urlpatterns = [
     path("pipelines/<uuid:pipeline_id>/", pipeline_pages.pipeline_page, name="pipeline"),
     path("pipelines/<uuid:pipeline_id>/change/", pipeline_acts.pipeline_change, name="pipeline-change"),
     path("pipelines/<uuid:pipeline_id>/release/", pipeline_acts.release_new, name="release-new"),
-    path("workers/", pipelines.worker_list, name="workers"),
+    path("workers/", worker_pages.worker_list, name="workers"),
 ]
