@@ -1,8 +1,8 @@
 """What a run came out of, what was asked for on it, and what came of that: one graph to read recoveries by (O59).
 
-Nodes are of six kinds. A run is the `target` of the operation that made it, else a `source`; `checkpoint` is what a
-rerun started from; each `operation` has the `disposition` that was recorded for it and the `approval`s of people.
-Edges point the way in which things happened.
+A run is the `target` of the operation that made it, else a `source`; `checkpoint` is what a rerun started from; each
+`operation` has the `disposition` that was recorded for it and the `approval`s of people. What a schedule made names its
+`trigger`, its `tick`, and the `backfill` that filled it. Edges point the way in which things happened.
 
 The graph of a run holds its own operations and those of the runs it came out of, as far as they led to it: at most
 `GENERATIONS` back and `MOST` operations, forks before the others, then newest first. `complete` says whether that was
@@ -24,8 +24,8 @@ from approvals.states import RequestState
 from pipelines import queries
 from pipelines.access import Actor
 from pipelines.checkpoint_reading import verify_all
-from pipelines.models import Checkpoint, Run
-from recovery.models import Operation
+from pipelines.models import Checkpoint, Run, Tick, Trigger
+from recovery.models import Backfill, Operation
 
 SOURCE, CHECKPOINT, OPERATION, DISPOSITION, APPROVAL, TARGET = KINDS = (
     "source",
@@ -35,6 +35,7 @@ SOURCE, CHECKPOINT, OPERATION, DISPOSITION, APPROVAL, TARGET = KINDS = (
     "approval",
     "target",
 )
+TRIGGER, TICK, BACKFILL = ORIGINS = ("trigger", "tick", "backfill")
 GENERATIONS = 20
 MOST = 100
 
@@ -69,7 +70,8 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The rows that a graph is built from. A run that is only reserved has no row; `verdicts` by checkpoint id."""
+    """The rows that a graph is built from. A run that is only reserved has no row; `verdicts` by checkpoint id; of runs
+    that a schedule made, `ticks` by trigger and instant."""
 
     runs: Mapping[uuid.UUID, Run]
     operations: Sequence[Operation]
@@ -77,6 +79,9 @@ class Found:
     checkpoints: Mapping[uuid.UUID, Checkpoint]
     verdicts: Mapping[uuid.UUID, str]
     complete: bool = True
+    triggers: Mapping[uuid.UUID, Trigger] = field(default_factory=dict)
+    ticks: Mapping[tuple[uuid.UUID, datetime], Tick] = field(default_factory=dict)
+    backfills: Mapping[uuid.UUID, Backfill] = field(default_factory=dict)
 
 
 def evidence_graph(actor: Actor, run: Run) -> Graph:
@@ -103,6 +108,7 @@ def evidence_graph(actor: Actor, run: Run) -> Graph:
             checkpoints=checkpoints,
             verdicts={one: str(verdict) for one, verdict in zip(checkpoints, verdicts, strict=True)},
             complete=len(rows) <= MOST and not more,
+            **_origins(line),
         ),
     )
 
@@ -112,6 +118,8 @@ def build(run_id: uuid.UUID, found: Found) -> Graph:
     made = {one.target for one in found.operations if one.target}
     nodes: dict[str, Node] = {}
     edges: list[Edge] = []
+    for run in found.runs.values():
+        _add_origin(nodes, edges, run, found, made)
     _add(nodes, _run_node(run_id, found, made))
     for operation in found.operations:
         source = _add(nodes, _run_node(operation.run_id, found, made))
@@ -130,6 +138,36 @@ def build(run_id: uuid.UUID, found: Found) -> Graph:
         if operation.target:
             edges.append(Edge(node, _add(nodes, _run_node(operation.target, found, made)), "made"))
     return Graph(tuple(nodes.values()), tuple(edges), found.complete)
+
+
+def _origins(line: Sequence[Run]) -> dict[str, Any]:
+    """What made the runs of a schedule among these."""
+    made = [one for one in line if one.trigger_id is not None]
+    if not made:
+        return {}
+    triggers = Trigger.objects.in_bulk([one.trigger_id for one in made])
+    ticks = Tick.objects.filter(trigger__in=list(triggers), at__in=[one.tick_at for one in made if one.tick_at])
+    backfills = Backfill.objects.select_related("requested_by").in_bulk([one.lane_id for one in made if one.lane_id])
+    return {"triggers": triggers, "ticks": {(one.trigger_id, one.at): one for one in ticks}, "backfills": backfills}
+
+
+def _add_origin(nodes: dict[str, Node], edges: list[Edge], run: Run, found: Found, made: Iterable[Any]) -> None:
+    """The trigger, tick and backfill of a run that a schedule made, before the run."""
+    trigger = found.triggers.get(run.trigger_id) if run.trigger_id else None
+    if trigger is None or run.trigger_id is None:
+        return
+    last = _add(nodes, _trigger_node(trigger))
+    tick = found.ticks.get((run.trigger_id, run.tick_at)) if run.tick_at else None
+    if tick is not None:
+        node = _add(nodes, _tick_node(tick))
+        edges.append(Edge(last, node, "was_due"))
+        last = node
+    backfill = found.backfills.get(run.lane_id) if run.lane_id else None
+    if backfill is not None:
+        node = _add(nodes, _backfill_node(backfill))
+        edges.append(Edge(last, node, "filled_by"))
+        last = node
+    edges.append(Edge(last, _add(nodes, _run_node(run.id, found, made)), "made"))
 
 
 def _ancestors(actor: Actor, run: Run) -> tuple[list[Run], bool]:
@@ -156,6 +194,24 @@ def _run_node(run_id: uuid.UUID, found: Found, made: Iterable[uuid.UUID | None])
         return Node(f"run:{run_id}", kind, "a run that is reserved", "reserved", None, facts)
     facts["release_id"] = str(run.release_id)
     return Node(f"run:{run_id}", kind, run.name, run.status, run.created_at, facts)
+
+
+def _trigger_node(trigger: Trigger) -> Node:
+    facts = {"trigger_id": str(trigger.id), "version": trigger.version}
+    status = "active" if trigger.enabled else "paused"
+    return Node(f"trigger:{trigger.id}", TRIGGER, trigger.name, status, trigger.created_at, facts)
+
+
+def _tick_node(tick: Tick) -> Node:
+    facts = {"tick_id": str(tick.id), "trigger_id": str(tick.trigger_id), "tick_time": tick.at.isoformat()}
+    return Node(f"tick:{tick.id}", TICK, f"tick {tick.local_time}", tick.state, tick.recorded_at, facts)
+
+
+def _backfill_node(backfill: Backfill) -> Node:
+    who = backfill.requested_by.get_username()
+    facts = {"backfill_id": str(backfill.id), "requested_by": who, "reason": backfill.reason}
+    title = f"backfill by {who}"
+    return Node(f"backfill:{backfill.id}", BACKFILL, title, backfill.state, backfill.created_at, facts)
 
 
 def _checkpoint_node(checkpoint: Checkpoint, verdict: str) -> Node:

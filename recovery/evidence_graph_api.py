@@ -13,14 +13,14 @@ from pipelines.api.endpoints import answer
 from pipelines.api.operations_endpoint import Call, OperationsEndpoint
 from pipelines.api.operations_serializers import time
 from pipelines.api.shapes import AnyJson, Flag, ListOf, Moment, OneOf, Shape, Text
-from recovery.evidence_graph import KINDS, Edge, Node, evidence_graph
+from recovery.evidence_graph import KINDS, ORIGINS, Edge, Node, evidence_graph
 
 
 class NodeView(Shape):
     """`facts` holds the ids, names and reasons of its kind."""
 
     id = Text()
-    kind = OneOf(KINDS)
+    kind = OneOf((*KINDS, *ORIGINS))
     title = Text()
     status = Text()
     at = Moment(allow_null=True)
@@ -28,7 +28,8 @@ class NodeView(Shape):
 
 
 class EdgeView(Shape):
-    """From one node's id to another's; `kind` is asked_on, recorded, starts_from, judged, decided_by or made."""
+    """From one node's id to another's; `kind` is asked_on, recorded, starts_from, judged, decided_by, made, was_due or
+    filled_by."""
 
     from_id = Text()
     to_id = Text()
@@ -44,7 +45,8 @@ class EvidenceGraphView(Shape):
 
 
 class Evidence(OperationsEndpoint):
-    """The evidence graph of a run: source, checkpoint, operation, disposition, approval and target (O59)."""
+    """The evidence graph of a run: source, checkpoint, operation, disposition, approval and target, and what a
+    schedule made (O59)."""
 
     access = {"GET": VIEW}
     for_key = True

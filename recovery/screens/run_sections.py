@@ -16,12 +16,14 @@ from pipelines.console.run_page import Section
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.models import Lane, Run, Tick, Trigger
 from pipelines.states import TERMINAL_RUN
+from recovery.evidence_drawing import draw
 from recovery.evidence_graph import Edge, Node, evidence_graph
 from recovery.models import Backfill, Operation
 from recovery.screens import effect_pages, operation_pages
 
 EFFECTS, FORKS, OPERATIONS = 8, 6, 6
 MOST_AHEAD = 1000
+MOST_DRAWN = 120  # nodes of an evidence graph; one that is larger is listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ _WORDS = {
     "judged": "was judged",
     "decided_by": "and then",
     "made": "made",
+    "was_due": "was due at",
+    "filled_by": "was filled by",
 }
 
 
@@ -117,9 +121,12 @@ def _lineage(actor: Actor, run: Run) -> Lineage:
 @require_safe
 @screen
 def evidence(request: ScreenRequest, run_id: Any) -> HttpResponse:
-    """The evidence graph of a run, as a list of what led to what (O59)."""
+    """The evidence graph of a run: drawn, and as a list of what led to what (O59)."""
     run = queries.run_detail(request.visit.actor, run_id)
     graph = evidence_graph(request.visit.actor, run)
     by_id = {node.id: node for node in graph.nodes}
     led = [Led(edge, by_id[edge.from_id], by_id[edge.to_id]) for edge in graph.edges]
-    return show(request, "recovery/evidence.html", {"run": run, "graph": graph, "led": led})
+    drawing = draw(graph) if len(graph.nodes) <= MOST_DRAWN else None
+    words = [(line, _WORDS[line.edge.kind]) for line in drawing.lines] if drawing else []
+    context = {"run": run, "graph": graph, "led": led, "drawing": drawing, "words": words}
+    return show(request, "recovery/evidence.html", context)
