@@ -13,7 +13,9 @@ from pipelines.encryption import fernet
 from pipelines.sql import execute, query, recordset
 
 REDACTED = "[REDACTED]"
+APART = "#"  # before each word of keys and errors in the search index; 400 characters of it, as a lexeme holds 2 kB
 SEARCHED_CHARACTERS = 100_000  # of a run; a tsvector holds one MiB at most, and refuses the whole text above it
+ERROR_CHARACTERS = 2_000  # of one stage's error message; traces are longer, and say nothing that one would look for
 
 
 def rows(run_id: uuid.UUID, items: Sequence[Mapping[str, Any]], attempt: uuid.UUID | None) -> list[dict[str, Any]]:
@@ -47,7 +49,11 @@ def save(items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def index(run_ids: Collection[uuid.UUID]) -> None:
-    """Writes the search words of these runs anew: name, keywords, non-sensitive context; sensitive values never."""
+    """Writes the search words of these runs anew: name, keywords, non-sensitive context; sensitive values never.
+
+    Apart from those, the words of the idempotency key and of the errors that stages and run ended with: only the
+    console searches them.
+    """
     if not run_ids:
         return
     execute(
@@ -55,11 +61,18 @@ def index(run_ids: Collection[uuid.UUID]) -> None:
         " SELECT r.id, to_tsvector('simple', translate(left(concat_ws(' ', r.name,"
         " (SELECT string_agg((k ->> 'key') || ' ' || (k ->> 'value'), ' ') FROM jsonb_array_elements(r.keywords) k),"
         " (SELECT string_agg(c.key || ' ' || c.value, ' ') FROM pipelines_contextitem c"
-        " WHERE c.run_id = r.id AND NOT c.is_sensitive)), %s), '-_/:.@', '      '))"
+        " WHERE c.run_id = r.id AND NOT c.is_sensitive)), %(most)s), '-_/:.@', '      '))"
+        # no lexeme of another text begins with the mark: each kind of search reads only its own postings
+        " || array_to_tsvector(ARRAY(SELECT '#' || left(lexeme, 400) FROM unnest(to_tsvector('simple', translate("
+        "left(concat_ws(' ', (SELECT i.key FROM pipelines_runidentity i WHERE i.run_id = r.id),"
+        " r.failure_code, left(r.failure_message, %(error)s),"
+        " (SELECT string_agg(s.last_error_code || ' ' || left(s.last_error_message, %(error)s), ' ')"
+        " FROM pipelines_stage s WHERE s.run_id = r.id AND s.last_error_code <> '')),"
+        " %(most)s), '-_/:.@', '      ')))))"
         " || array_to_tsvector(ARRAY['=' || r.workspace_id, '=' || r.application_id || '=' || r.environment_id])"
-        " FROM pipelines_run r WHERE r.id = ANY(%s) ORDER BY r.id"
+        " FROM pipelines_run r WHERE r.id = ANY(%(runs)s) ORDER BY r.id"
         " ON CONFLICT (run_id) DO UPDATE SET words = excluded.words",
-        [SEARCHED_CHARACTERS, list(run_ids)],
+        {"most": SEARCHED_CHARACTERS, "error": ERROR_CHARACTERS, "runs": list(run_ids)},
     )
 
 

@@ -115,7 +115,7 @@ def create_run(
         with transaction.atomic():
             run_id = new_id()
             if key is None or _reserve(place, key, fingerprint, run_id):
-                _write(place, intent, run_id, actor, user_id)
+                _write(place, intent, run_id, actor, user_id, key or "")
                 _tell(by, run_id, key, audit.ALLOWED)
                 return run_id, True
             existing = _find(place.application_id, key)
@@ -202,7 +202,7 @@ class Draft:
     description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval, options, state}; of a
     fork, for what is kept, also {output_id, output_digest, last_error_code, last_error_message, failure_disposition,
     stale}; of a held run all are pending. `deadline_seconds` counts from now, of a held run from when it is let in.
-    `words` is what the search finds it by, besides its owners.
+    `words` is what every search finds it by, besides its owners; by `key`, its idempotency key, only the console's.
     """
 
     id: uuid.UUID
@@ -221,6 +221,7 @@ class Draft:
     recovery: Mapping[str, Any] | None = None
     origin: Origin | None = None
     through_blackout: bool = False
+    key: str = ""
 
     @property
     def is_held(self) -> bool:
@@ -353,7 +354,7 @@ _INSERT = """
             environment_id uuid, pipeline_id uuid, release_id uuid, name text, input text, keywords jsonb,
             trace_id text, traceparent text, tracestate text, user_id int, deadline float, recovered_from uuid,
             recovery jsonb, trigger_id uuid, tick_at timestamptz, lane_id uuid, lane_rank bigint, held boolean,
-            through_blackout boolean, words text, owners text[])
+            through_blackout boolean, words text, key text, owners text[])
     ), item AS MATERIALIZED (
         SELECT * FROM json_to_recordset(%(stages)s::json) AS s(run_id uuid, id uuid, position int, name text,
             handler text, description text, input text, depends_on smallint[], run_next_if_failed boolean,
@@ -393,7 +394,9 @@ _INSERT = """
         FROM item i JOIN draft d ON d.id = i.run_id WHERE i.state = 'ready'
     ), words AS (
         INSERT INTO pipelines_runsearch (run_id, words)
-        SELECT id, to_tsvector('simple', translate(words, '-_/:.@', '      ')) || array_to_tsvector(owners) FROM draft
+        SELECT id, to_tsvector('simple', translate(words, '-_/:.@', '      '))
+            || array_to_tsvector(owners || ARRAY(SELECT '#' || left(lexeme, 400) FROM unnest(
+                to_tsvector('simple', translate(key, '-_/:.@', '      '))))) FROM draft
     )
     INSERT INTO pipelines_event (run_id, stage, kind, from_state, to_state, at, actor, reason, data)
     SELECT e.run_id, e.stage, e.kind, '', e.to_state, recourse_now(), %(actor)s, coalesce(e.reason, ''), e.data
@@ -431,6 +434,7 @@ def _run_row(draft: Draft) -> dict[str, Any]:
         "held": draft.is_held,
         "through_blackout": draft.through_blackout,
         "words": draft.words[: context.SEARCHED_CHARACTERS],
+        "key": draft.key,
         "owners": context.owner_words(place.workspace_id, place.application_id, place.environment_id),
     }
 
@@ -474,7 +478,7 @@ def _first_event(draft: Draft, row: Mapping[str, Any], kind: str) -> dict[str, A
     return {"run_id": draft.id, "stage": row["id"], "kind": kind, "to_state": row["state"]}
 
 
-def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None) -> None:
+def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None, key: str) -> None:
     name, stages, release_id, pipeline_id = _resolve(place, intent)
     run_input = None if intent.pipeline is None else rfc8785.dumps(intent.input or {}).decode()
     rows = [
@@ -495,6 +499,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         trace=intent.trace,
         deadline_seconds=intent.deadline_seconds,
         user_id=user_id,
+        key=key,
     )
     insert_runs([draft], actor=actor)
     context.save(context.rows(run_id, intent.context_items, None))

@@ -46,7 +46,8 @@ class RunFilter:
     """Which runs are wanted. Pipelines and environments are named by slug, applications by name or id.
 
     `search` holds words and beginnings of words of name, keywords and non-sensitive context values, case-folded; all
-    must occur. `created_after` is inclusive, `created_before` exclusive.
+    must occur. With `wide`, as screens search, words of idempotency keys and of errors count too. `created_after` is
+    inclusive, `created_before` exclusive.
     """
 
     status: tuple[str, ...] = ()
@@ -59,13 +60,19 @@ class RunFilter:
     created_after: datetime | None = None
     created_before: datetime | None = None
     recovered_from: tuple[uuid.UUID, ...] = ()
+    wide: bool = False
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it leaves out any run."""
+        return any(getattr(self, name) for name in RUN_FILTERS)
 
 
-RUN_FILTERS = tuple(field.name for field in fields(RunFilter))
+RUN_FILTERS = tuple(field.name for field in fields(RunFilter) if field.name != "wide")
 
 
-def read_run_filter(params: Parameters, also: Collection[str] = ()) -> RunFilter:
-    """The run filter of a request. `also` names parameters that the caller reads itself."""
+def read_run_filter(params: Parameters, also: Collection[str] = (), *, wide: bool = False) -> RunFilter:
+    """The run filter of a request. `also` names parameters that the caller reads itself; `wide` how words are meant."""
     refuse_unknown(params, {*RUN_FILTERS, *also})
     after = [moment(text, "created_after") for text in values(params, "created_after")]
     before = [moment(text, "created_before") for text in values(params, "created_before")]
@@ -81,6 +88,7 @@ def read_run_filter(params: Parameters, also: Collection[str] = ()) -> RunFilter
         created_after=min(after, default=None),
         created_before=max(before, default=None),
         recovered_from=identifiers(params, "recovered_from"),
+        wide=wide and bool(_searches(params)),
     )
 
 

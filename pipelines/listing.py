@@ -2,13 +2,15 @@
 
 Each filter alone is answered by an index that already has the list's order (created_at, id), a probe for each value.
 Several together are left to the planner, which knows how common the values are. Words are a case of their own: rare
-ones are gathered from the search index, common ones met soon enough on a walk down the list; see `_by_words`.
+ones are gathered from the search index, common ones met soon enough on a walk down the list; see `_by_words`. Screens
+search wider than the API: also idempotency keys and errors, whose words stand apart in the same index.
 Limits: a word in more than `RARE` runs, none among the newest `WALK` visible ones, costs a sort of all of them.
 """
 
 # ruff: noqa: S608 - statements are put together from this module's own pieces; values are always parameters
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,17 +32,17 @@ WALK = 50_000  # newest runs that are looked through for a word that is neither
 
 def newest(actor: Actor, wanted: RunFilter, cut: Cut) -> list[Position]:
     """Up to `cut.reach` positions (created_at, id) of runs that the actor may see, in the cut's direction."""
-    places = _places(actor, wanted)
-    if places is None:
+    found = places(actor, wanted)
+    if found is None:
         return []
-    search = _Search(actor, wanted, cut, places)
+    search = _Search(actor, wanted, cut, found)
     if wanted.search:
         return _by_words(search)
     return search.run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class Places:
     """The ids that a filter's names stand for; None where the filter names nothing."""
 
     applications: list[uuid.UUID] | None
@@ -48,7 +50,7 @@ class _Places:
     pipelines: list[uuid.UUID] | None
 
 
-def _places(actor: Actor, wanted: RunFilter) -> _Places | None:
+def places(actor: Actor, wanted: RunFilter) -> Places | None:
     """None when a name stands for nothing that the actor may see: then no run matches."""
     applications = [actor.application_id] if actor.application_id else None
     environments = [actor.environment_id] if actor.environment_id else None
@@ -61,7 +63,7 @@ def _places(actor: Actor, wanted: RunFilter) -> _Places | None:
     pipelines = _named(Pipeline, "slug", actor, wanted.pipeline) if wanted.pipeline else None
     if [] in (applications, environments, pipelines):
         return None
-    return _Places(applications, environments, pipelines)
+    return Places(applications, environments, pipelines)
 
 
 def _named(model: Any, field: str, actor: Actor, names: Sequence[str]) -> list[uuid.UUID]:
@@ -81,7 +83,7 @@ def _as_id(text: str) -> uuid.UUID | None:
 class _Search:
     """One page's search: the conditions over `r` (a run), and the statement that suits them."""
 
-    def __init__(self, actor: Actor, wanted: RunFilter, cut: Cut, places: _Places) -> None:
+    def __init__(self, actor: Actor, wanted: RunFilter, cut: Cut, places: Places) -> None:
         self.actor, self.wanted, self.cut, self.places = actor, wanted, cut, places
         self.params: dict[str, Any] = {
             "workspace": actor.workspace_id,
@@ -95,12 +97,17 @@ class _Search:
             "codes": list(wanted.error_code),
             "after": wanted.created_after,
             "before": wanted.created_before,
-            "words": _words(wanted.search),
+            "words": _anywhere(wanted.search) if wanted.wide else _words(wanted.search),
             "owners": _owners(actor, places),
         }
         if cut.position:
             self.params["at"], self.params["id"] = cut.position
         self.direction = "ASC" if cut.backwards else "DESC"
+
+    @property
+    def query(self) -> str:
+        """The words as a tsquery; those of a wide search have been through the parser."""
+        return "%(words)s::tsquery" if self.wanted.wide else "to_tsquery('simple', %(words)s)"
 
     @property
     def order(self) -> str:
@@ -257,13 +264,14 @@ def _by_words(search: _Search) -> list[Position]:
 
 
 def _gather(search: _Search, limit: str) -> tuple[int, list[Position]]:
+    # the owners' lexemes are written as they are, past the parser, which yields none like them
     with transaction.atomic():
         # an estimate for a prefix is a guess, and a wrong one would read the whole table
         execute("SET LOCAL enable_seqscan = off")
         execute("SET LOCAL jit = off")
         rows = planned(
             "WITH hit AS MATERIALIZED (SELECT w.run_id FROM pipelines_runsearch w"
-            f" WHERE w.words @@ {_QUERY} {limit}),"
+            f" WHERE w.words @@ (%(owners)s::tsquery && {search.query}) {limit}),"
             " found AS MATERIALIZED (SELECT r.created_at, r.id FROM hit JOIN pipelines_run r ON r.id = hit.run_id"
             f" WHERE {search.conditions()} ORDER BY r.created_at {search.direction}, r.id {search.direction}"
             " LIMIT %(limit)s)"
@@ -284,7 +292,7 @@ def _walk(search: _Search, reach: int) -> tuple[list[Position], bool]:
         # the fence (OFFSET 0) keeps the planner from turning the walk into a join over all hits
         f"SELECT recent.created_at, recent.id FROM ({recent}) recent CROSS JOIN LATERAL ("
         "SELECT FROM pipelines_runsearch w WHERE w.run_id = recent.id"
-        " AND w.words @@ to_tsquery('simple', %(words)s) OFFSET 0) held"
+        f" AND w.words @@ {search.query} OFFSET 0) held"
         f" ORDER BY {search.order} LIMIT %(limit)s",
         search.params,
     )
@@ -294,8 +302,7 @@ def _walk(search: _Search, reach: int) -> tuple[list[Position], bool]:
     return [(at, run_id) for at, run_id in found], whole
 
 
-# the owners' lexemes are written as they are, past the parser, which yields none like them
-_QUERY = "(%(owners)s::tsquery && to_tsquery('simple', %(words)s))"
+_LEXEME = re.compile(r"'((?:[^']|'')*)'")  # of a tsquery as text
 _SEPARATORS = str.maketrans(BETWEEN_WORDS, " " * len(BETWEEN_WORDS))  # as where the words are written
 
 
@@ -304,11 +311,27 @@ def _words(texts: Sequence[str]) -> str:
     return " | ".join(f"({' & '.join(_word(word) for word in words)})" for words in _split(texts) if words)
 
 
+def _anywhere(texts: Sequence[str]) -> str:
+    """The same, where a word of the idempotency key or of an error does as well: as those stand in the index, apart.
+
+    The parser has read each word, since it would drop what sets them apart; a word that it splits holds in any order.
+    """
+    split = [words for words in _split(texts) if words]
+    asked = [_word(word) for words in split for word in words]
+    parsed = iter(planned("SELECT to_tsquery('simple', w)::text FROM unnest(%s::text[]) w", [asked]) if asked else ())
+    told = [[f"({text} | {_apart(text)})" for _, (text,) in zip(words, parsed, strict=False)] for words in split]
+    return " | ".join(f"({' & '.join(words)})" for words in told)
+
+
+def _apart(parsed: str) -> str:
+    return _LEXEME.sub(rf"'{context.APART}\1'", parsed.replace("<->", "&"))
+
+
 def _split(texts: Sequence[str]) -> list[list[str]]:
     return [[word for word in text.translate(_SEPARATORS).split() if any(map(str.isalnum, word))] for text in texts]
 
 
-def _owners(actor: Actor, places: _Places) -> str:
+def _owners(actor: Actor, places: Places) -> str:
     """As a tsquery: whose runs are looked for, as closely as the search index knows."""
     if places.applications and places.environments:
         pairs = [(one, rung) for one in places.applications for rung in places.environments]

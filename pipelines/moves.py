@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import checkpoints, effects, notices, wake
+from pipelines import checkpoints, context, effects, notices, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.sql import database_now, execute, query, recordset
@@ -479,6 +479,7 @@ class Moves:
                 "epoch": stage.epoch,
                 "reason": reason,
                 "error_code": stage.last_error_code,
+                "handler": stage.handler,
             }
         )
         self.event("dead_letter.open", stage.run_id, stage.id, None, "", "open", reason=reason)
@@ -597,6 +598,7 @@ class Moves:
         self._save_gates()
         self._save_dead_letters()
         self._save_runs()
+        self._save_words()
         insert_events(self._events)
         notices.insert(self._notices)
         # what handlers left goes first, so that the newest checkpoint is the one that tells of the turn
@@ -813,9 +815,10 @@ class Moves:
         if self._dead_letters:
             execute(
                 "INSERT INTO pipelines_deadletter (id, stage_id, run_id, workspace_id, epoch, reason, error_code,"
-                " state, opened_at) SELECT id, stage_id, run_id, workspace_id, epoch, reason, error_code, 'open', %s"
+                " handler, state, opened_at)"
+                " SELECT id, stage_id, run_id, workspace_id, epoch, reason, error_code, handler, 'open', %s"
                 " FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid, run_id uuid, workspace_id uuid,"
-                " epoch int, reason text, error_code text)",
+                " epoch int, reason text, error_code text, handler text)",
                 [self.now, recordset(self._dead_letters)],
             )
 
@@ -824,6 +827,11 @@ class Moves:
         from pipelines.lanes import let_in_later
 
         let_in_later(self._lanes)
+
+    def _save_words(self) -> None:
+        """What a person may look for: the errors with which stages were given up on and runs failed."""
+        failed = {run_id for run_id in self._dirty_runs if self.runs[run_id].status == RunStatus.FAILED}
+        context.index(sorted(failed | {letter["run_id"] for letter in self._dead_letters}))
 
     def _save_runs(self) -> None:
         dirty = [

@@ -10,11 +10,11 @@ class RecoveryConfig(AppConfig):
         from approvals import gates
         from approvals.screens import plans
         from pipelines import blockers, retention
-        from pipelines.console import run_page
+        from pipelines.console import run_page, search
         from recovery import carriers, waiting
         from recovery.backfill_carrier import BackfillCarrier
         from recovery.bulk_carrier import BulkCarrier
-        from recovery.screens import backfill_lines, bulk_lines, plan_lines, run_sections
+        from recovery.screens import backfill_lines, bulk_lines, leads, plan_lines, run_sections
         from recovery.states import BACKFILL, BULK
 
         for kind, carrier in carriers.CARRIERS:
@@ -26,6 +26,7 @@ class RecoveryConfig(AppConfig):
         plans.told_by([BULK], plans.Teller(bulk_lines.wanted, bulk_lines.gist))
         blockers.also(waiting.blockers)
         run_page.with_sections(run_sections.sections)
+        search.also(leads.page_of)
         retention.stays_while(
             "EXISTS (SELECT FROM recovery_operation o WHERE o.run_id = r.id"
             " AND o.state IN ('awaiting_approval', 'review_required', 'reserved'))"

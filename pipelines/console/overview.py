@@ -1,7 +1,6 @@
-"""What a list says at a glance: for each run the stage that matters and why it stands there; and the facets beside it.
+"""What a list says at a glance: for each run the stage that matters and why it stands there.
 
-Whole pages at a time: a fixed number of statements however many runs there are. Counts end at `CAP`, so that a large
-table costs no more than a small one.
+Whole pages at a time: a fixed number of statements however many runs there are.
 """
 
 from __future__ import annotations
@@ -13,18 +12,15 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from django.db import transaction
-
 from pipelines import queries
 from pipelines.access import Actor
 from pipelines.filters import RunFilter
 from pipelines.models import Run, RunIdentity
 from pipelines.paging import Cut
-from pipelines.sql import execute, planned
+from pipelines.sql import planned
 from pipelines.states import OPERATOR_PAUSE, RunStatus, StageState
 
-CAP = 1000
-LONGEST_GROUP = 20
+DIGEST_BYTES = 4
 
 # The stage that speaks for a run: what needs a person first, then what is under way, then what comes next.
 TELLING = (
@@ -59,32 +55,30 @@ class Glance:
 
 
 @dataclass(frozen=True, slots=True)
-class Facet:
-    """One value to filter by, and how many runs have it (more than CAP: at least that many)."""
-
-    field: str
-    value: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
-    """A run as a line: its glance, its idempotency key, its first open context items."""
+    """A run as a line: its glance, its idempotency key, its first open context items.
+
+    `digest` changes whenever the line would.
+    """
 
     run: Run
     glance: Glance
     key: str
     context: list[tuple[str, str]]
 
+    @property
+    def digest(self) -> bytes:
+        told = repr((self.run.status, self.run.updated_at, self.run.held, self.glance, self.key, self.context))
+        return sha256(told.encode()).digest()[:DIGEST_BYTES]
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A page of lines with the cursors of its neighbours; `token` changes whenever a line would."""
+    """A page of lines with the cursors of its neighbours."""
 
     lines: list[Row]
     next: str | None
     previous: str | None
-    token: str
 
 
 def glances(runs: Sequence[Run]) -> dict[uuid.UUID, Glance]:
@@ -113,52 +107,26 @@ def glances(runs: Sequence[Run]) -> dict[uuid.UUID, Glance]:
     return {row[0]: _glance(by_run[row[0]], row, ends.get(row[0], "")) for row in rows}
 
 
-def facets(actor: Actor) -> dict[str, list[Facet]]:
-    """What the run list can be narrowed to, with counts that end at CAP + 1, in two questions."""
-    counts = queries.status_facets(actor, RunStatus.values, CAP)
-    groups = {"status": [Facet("status", status, count) for status, count in counts.items()]}
-    with transaction.atomic():
-        # whether a value has many runs or none is not in the statistics; a guess of many would read the whole table
-        execute("SET LOCAL enable_seqscan = off")
-        rows = planned(
-            f"""
-            WITH choice AS (
-                (SELECT 'pipeline' AS field, slug AS value, 0 AS place, id FROM pipelines_pipeline
-                    WHERE workspace_id = %(workspace)s ORDER BY slug LIMIT {LONGEST_GROUP})
-                UNION ALL (SELECT 'environment', slug, rank, id FROM pipelines_environment
-                    WHERE workspace_id = %(workspace)s ORDER BY rank, slug LIMIT {LONGEST_GROUP})
-                UNION ALL (SELECT 'application', name, 0, id FROM pipelines_application
-                    WHERE workspace_id = %(workspace)s ORDER BY name LIMIT {LONGEST_GROUP})
-            )
-            SELECT field, value, CASE field
-                WHEN 'pipeline' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
-                    WHERE r.pipeline_id = choice.id LIMIT {CAP + 1}) few)
-                WHEN 'environment' THEN (SELECT count(*) FROM (SELECT FROM pipelines_run r
-                    WHERE r.environment_id = choice.id LIMIT {CAP + 1}) few)
-                ELSE (SELECT count(*) FROM (SELECT FROM pipelines_run r
-                    WHERE r.application_id = choice.id LIMIT {CAP + 1}) few)
-            END FROM choice ORDER BY field, place, value
-            """,  # noqa: S608 - our own numbers
-            {"workspace": actor.workspace_id},
-        )
-    for name in ("pipeline", "environment", "application"):
-        groups[name] = [Facet(*row) for row in rows if row[0] == name]
-    return groups
-
-
 def rows(actor: Actor, wanted: RunFilter, cut: Cut) -> Rows:
     """One page of the run list, in a fixed number of statements."""
     page = queries.run_list(actor, wanted, cut)
-    ids = [run.id for run in page.rows]
-    seen = glances(page.rows)
-    keys = keys_of(ids)
-    context = queries.business_keys(ids)
-    found = [
+    return Rows(lines(page.rows), page.next, page.previous)
+
+
+def rows_of(actor: Actor, run_ids: Sequence[uuid.UUID]) -> list[Row]:
+    """The lines of these runs, in this order, without those that are gone or not to be seen."""
+    runs = queries.visible_runs(actor).select_related("application", "environment", "pipeline").in_bulk(run_ids)
+    return lines([runs[run_id] for run_id in run_ids if run_id in runs])
+
+
+def lines(runs: Sequence[Run]) -> list[Row]:
+    """Runs as lines."""
+    ids = [run.id for run in runs]
+    seen, keys, context = glances(runs), keys_of(ids), queries.business_keys(ids)
+    return [
         Row(run, seen[run.id], keys.get(run.id, ""), _beside(keys.get(run.id, ""), context.get(run.id, [])))
-        for run in page.rows
+        for run in runs
     ]
-    told = repr([(row.run.id, row.run.status, row.run.updated_at, row.glance) for row in found])
-    return Rows(found, page.next, page.previous, sha256(told.encode()).hexdigest()[:16])
 
 
 def keys_of(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, str]:

@@ -170,6 +170,9 @@ class DeadLetter(models.Model):
     epoch = models.PositiveIntegerField()
     reason = models.CharField(max_length=30, choices=DeadLetterReason.choices)
     error_code = models.CharField(max_length=100, blank=True)
+    handler = models.CharField(
+        max_length=300, blank=True, db_default="", help_text="the stage's: groups are counted by it"
+    )
     state = models.CharField(max_length=20, choices=DeadLetterState.choices, default=DeadLetterState.OPEN)
     opened_at = models.DateTimeField(db_default=RecourseNow())
     closed_at = models.DateTimeField(null=True)
@@ -182,9 +185,15 @@ class DeadLetter(models.Model):
         ]
         indexes = [
             models.Index(fields=["workspace", "-opened_at", "-id"], name="dead_letter_newest"),
+            # those that wait for a person: as a list, and as groups with the oldest of each
             models.Index(
-                fields=["workspace", "error_code", "-opened_at"],
-                name="dead_letter_open",
+                fields=["workspace", "-opened_at", "-id"],
+                name="dead_letter_waiting",
+                condition=Q(state__in=sorted(OPEN_DEAD_LETTER)),
+            ),
+            models.Index(
+                fields=["workspace", "error_code", "handler", "opened_at"],
+                name="dead_letter_groups",
                 condition=Q(state__in=sorted(OPEN_DEAD_LETTER)),
             ),
         ]

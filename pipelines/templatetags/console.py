@@ -13,6 +13,8 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
+from pipelines import unserved
+from pipelines.access import Actor
 from pipelines.console import offers
 from pipelines.filters import RUN_FILTERS
 
@@ -207,6 +209,12 @@ def waiting_count(waiting: int) -> SafeString:
         f"{told} {'waits' if waiting == 1 else 'wait'} for your approval" if waiting else "",
         told if waiting else "",
     )
+
+
+@register.inclusion_tag("runs/_unserved.html")
+def unserved_queues(actor: Actor) -> dict[str, Any]:
+    """A warning of what waits and that no live worker takes; nothing where there is none."""
+    return {"queues": unserved.queues(actor)}
 
 
 @register.simple_tag
