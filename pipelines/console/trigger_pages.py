@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 from typing import Any
 
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
-from pipelines import releases, trigger_queries
+from pipelines import releases, trigger_queries, unserved
 from pipelines.access import FORK, RELEASE, Actor
 from pipelines.console.offers import Offer, missing_right
 from pipelines.console.screens import ScreenRequest, screen, show
@@ -61,17 +62,23 @@ class Change:
 def trigger_list(request: ScreenRequest) -> HttpResponse:
     """The triggers of the workspace, newest first, narrowed by the address."""
     actor = request.visit.actor
-    page = trigger_queries.trigger_list(actor, request.GET, read_cut(request.GET))
+    params = request.GET.copy()
+    params.pop("seen", None)
+    page = trigger_queries.trigger_list(actor, params, read_cut(params))
     lines = lines_of(page.rows)
+    token = _token(lines)
+    if request.htmx and request.GET.get("seen") == token:
+        return HttpResponse(status=204)
     context = {
         "page": page,
         "lines": lines,
+        "token": token,
         "choices": _choices(actor),
         "refusal": refusal(actor, "make or change a trigger"),
         "address": request.build_absolute_uri("/"),
         "tab": "triggers",
     }
-    return show(request, "triggers/list.html", context)
+    return show(request, "triggers/list.html", context, part="triggers/_list.html")
 
 
 @require_safe
@@ -83,6 +90,7 @@ def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
     ledger = trigger_queries.ticks(trigger, request.GET, read_cut(request.GET, BY_INSTANT))
     runs = trigger_queries.runs_of(ledger.rows)
     line = lines_of([trigger])[0]
+    unready, lacking = readiness(trigger)
     context = {
         "line": line,
         "trigger": trigger,
@@ -94,20 +102,28 @@ def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
         "changes": history(trigger),
         "offers": offers(trigger, actor),
         "words": {name: WORDS[getattr(trigger, name)] for name in ("gap", "overlap", "overlap_policy", "catch_up")},
-        "unready": _unready(trigger),
+        "unready": unready,
+        "lacking": lacking,
         "plan_refusal": "" if actor.may(FORK) else missing_right(actor, FORK, "start a backfill"),
         "tab": "triggers",
     }
     return show(request, "triggers/trigger.html", context)
 
 
-def _unready(trigger: Trigger) -> str:
-    """Why its ticks cannot become runs now; blank: they can."""
+def readiness(trigger: Trigger) -> tuple[str, list[str]]:
+    """Why no run can be made of its ticks now, blank where one can; and the handlers of such a run that no live worker
+    of its application has."""
     try:
-        releases.managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
+        managed = releases.managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
     except Refusal as refusal:
-        return refusal.detail
-    return ""
+        return refusal.detail, []
+    lacking = unserved.lacking(
+        [stage["handler"] for stage in managed.definition["stages"]],
+        workspace_id=trigger.workspace_id,
+        environment_id=trigger.environment_id,
+        application_id=trigger.application_id,
+    )
+    return "", lacking
 
 
 def lines_of(triggers: list[Trigger]) -> list[Line]:
@@ -118,6 +134,23 @@ def lines_of(triggers: list[Trigger]) -> list[Line]:
         schedule = Schedule.of(trigger)
         found.append(Line(trigger, standing[trigger.id], schedule, schedule.sentence()))
     return found
+
+
+def _token(lines: list[Line]) -> str:
+    """Changes whenever a line would; times that only pass are the browser's to write."""
+    told = [
+        (
+            line.trigger.id,
+            line.trigger.version,
+            line.state,
+            line.next.at if line.next else None,
+            (last.id, last.state) if (last := line.standing.last_tick) else None,
+            line.standing.last_status,
+            line.standing.missed,
+        )
+        for line in lines
+    ]
+    return sha256(repr(told).encode()).hexdigest()[:16]
 
 
 def state(trigger: Trigger, standing: Standing) -> tuple[str, str]:

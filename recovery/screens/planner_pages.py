@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from django.contrib import messages
@@ -26,6 +26,7 @@ from pipelines.access import FORK, Actor
 from pipelines.console.acts import Step, check_length
 from pipelines.console.offers import missing_right
 from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.trigger_pages import readiness
 from pipelines.errors import Refusal
 from pipelines.models import Trigger
 from pipelines.schedules import Due, Gap, Overlap
@@ -178,6 +179,7 @@ def _context(look: Look, reason: str, override: str) -> dict[str, Any]:
         "trigger": look.trigger,
         "reason": reason,
         "override_reason": override,
+        "lacking": cache(lambda: readiness(look.trigger)[1]),  # only the whole page says it
         "gaps": Gap.values,
         "overlaps": Overlap.values,
         "orders": backfill_lines.ORDERS.items(),
