@@ -50,8 +50,10 @@ class Drawing:
 
 
 def draw(graph: Graph) -> Drawing:
-    """The same drawing for the same graph, its boxes as they are read: column by column. One that leads back on itself, which history never does, is drawn all the
-    same: what leads back then starts no column."""
+    """The same drawing for the same graph, its boxes as they are read: column by column.
+
+    A graph that leads back on itself, which history never does, is drawn all the same: what leads back starts no column.
+    """
     columns = columns_of(graph)
     rows = _rows(graph, columns)
     places = _places(rows)
