@@ -1,8 +1,11 @@
-"""Chromium in front of a served console. Without Playwright or a Chromium the tests are skipped, with the reason."""
+"""Chromium in front of a served console: one browser for all tests, a window with cookies of its own for each.
+
+Without a Chromium the tests are skipped, with the reason; where nothing may be skipped (RECOURSE_REQUIRE_SERVICES=1)
+they fail.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,74 +14,67 @@ from typing import Any
 import pytest
 from django.db import connections
 
+from tests.browser.looking import Window
 from tests.cast import Person
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-REASON = None
-if importlib.util.find_spec("playwright") is None:
-    REASON = "Playwright is not installed: python -m uv pip install playwright"
-elif CHROMIUM is None:
-    REASON = "no Chromium on this machine: apt-get install chromium"
+REASON = "no Chromium on this machine: apt-get install chromium"
+# No sandbox, because root has none; the rest keeps Chromium from work of its own: pages are drawn by the processor,
+# nothing is fetched but what a test asks for.
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+# colours that are on their way to others have no contrast yet
+USUAL = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/browser" in str(item.path):
             item.add_marker(pytest.mark.browser)
-            if REASON:
-                item.add_marker(pytest.mark.skip(reason=REASON))
 
 
-class Window:
-    """A logged-in browser window. `complaints` are the console's errors: a strict policy that is broken shows there."""
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Any]:
+    """A started Chromium; while it is there, Django is told to mind no event loop in this thread."""
+    from playwright.sync_api import sync_playwright
 
-    def __init__(self, page: Any, base: str) -> None:
-        self.page, self.base = page, base
-        self.complaints: list[str] = []
-        page.on("console", self._note)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-
-    def go(self, path: str) -> None:
-        self.page.goto(self.base + path)
-
-    def log_in(self, person: Person) -> None:
-        self.go("/console/login/")
-        self.page.fill("#id_username", person.user.get_username())
-        self.page.fill("#id_password", "secret")
-        self.page.click("main button.primary")
-        self.page.wait_for_url("**/console/")
-
-    def _note(self, message: Any) -> None:
-        # a refused form is answered 4xx, which the browser notes although all is well
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            self.complaints.append(message.text)
+    if CHROMIUM is None:
+        if os.environ.get("RECOURSE_REQUIRE_SERVICES") == "1":
+            pytest.fail(REASON, pytrace=False)
+        pytest.skip(REASON)
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+        # while the loop ran, Django kept connections of their own for it, which nobody else would close
+        connections.close_all()
 
 
 @pytest.fixture
-def window(live_server: Any) -> Iterator[Callable[..., Window]]:
-    """window(people["operator"], javaScriptEnabled=False): a window, logged in."""
-    from playwright.sync_api import sync_playwright
-
-    # Playwright keeps an event loop in this thread; Django then takes plain queries for asynchronous ones.
-    before = os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
+def window(chromium: Any, live_server: Any) -> Iterator[Callable[..., Window]]:
+    """window(people["operator"], java_script_enabled=False): a window of theirs. No window may have complained."""
     opened: list[Window] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    contexts: list[Any] = []
 
-        def open_window(person: Person, **options: Any) -> Window:
-            context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-            context.set_default_timeout(10_000)
-            opened.append(Window(context.new_page(), live_server.url))
-            opened[-1].log_in(person)
-            return opened[-1]
+    def open_window(person: Person | None = None, **options: Any) -> Window:
+        contexts.append(chromium.new_context(**{**USUAL, **options}))
+        contexts[-1].set_default_timeout(20_000)
+        opened.append(Window(contexts[-1].new_page(), live_server.url))
+        if person is not None:
+            opened[-1].be(person)
+        return opened[-1]
 
-        yield open_window
-        browser.close()
-        # while that loop runs, Django keeps connections of their own for it, which nobody else would close
-        connections.close_all()
-    if before is None:
-        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+    yield open_window
+    for context in contexts:
+        context.close()
     assert [complaint for one in opened for complaint in one.complaints] == []

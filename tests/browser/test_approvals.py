@@ -12,8 +12,7 @@ from approvals.models import ApprovalRequest, RequestDecision
 from approvals.transitions import decide_gate
 from pipelines.models import Gate, GateDecision, Run
 from recovery.models import Operation
-from tests.browser.conftest import Window
-from tests.browser.test_stories import UNREACHABLE
+from tests.browser.looking import UNREACHABLE, Window
 from tests.cast import Hand, Person, stages_of
 from tests.recovery.stories import effect_of, payroll_in_review
 

@@ -13,8 +13,7 @@ from pipelines import blackout_rows, lanes, triggers
 from pipelines.models import Application, Environment, Run, Trigger
 from recovery import backfills
 from recovery.models import Backfill
-from tests.browser.conftest import Window
-from tests.browser.test_stories import UNREACHABLE
+from tests.browser.looking import UNREACHABLE, Window
 from tests.cast import Hand, Person
 from tests.recovery.backfilled import finish, runs_of, trigger_of, wish
 

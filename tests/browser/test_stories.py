@@ -15,7 +15,7 @@ import rfc8785
 from pipelines.creation import Place
 from pipelines.models import AttemptProgress, Effect, Run
 from recovery.models import Operation
-from tests.browser.conftest import Window
+from tests.browser.looking import UNREACHABLE, Window
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.recovery.stories import EXTERNAL, effect_of, in_review, leave_uncertain
@@ -24,12 +24,6 @@ from tests.verbs import skip_stage
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Open = Callable[..., Window]
-
-UNREACHABLE = """[...document.querySelectorAll("main *")].filter((part) =>
-    /auto|scroll/.test(getComputedStyle(part).overflow) && part.tabIndex < 0
-    && !part.querySelector("a, button, summary")
-    && (part.scrollHeight > part.clientHeight + 1 || part.scrollWidth > part.clientWidth + 1)
-  ).map((part) => part.outerHTML.slice(0, 80))"""
 
 # resolves when the page wanted to ask for news and kept still
 HELD_BACK = """new Promise((done) => document.addEventListener(
@@ -273,7 +267,9 @@ def test_a_rerun_is_looked_at_chosen_and_made_in_a_dialog(
     one.page.get_by_role("link", name="Rerun…").click()
     dialog = one.page.locator("dialog[open]")
     dialog.get_by_text("1 stage: load · done in epoch 1 of the source").wait_for()
-    assert one.page.evaluate("document.activeElement.id") == "act-title", "what is to be read, and no button, has focus"
+    assert one.page.evaluate("document.activeElement.id") == "from_step_id", (
+        "the first question, and no button, has focus"
+    )
     dialog.press("Enter")
     assert not Operation.objects.exists()
     dialog.get_by_label("Start at").select_option("load")
