@@ -52,7 +52,7 @@ class Drawing:
 def draw(graph: Graph) -> Drawing:
     """The same drawing for the same graph, its boxes as they are read: column by column.
 
-    A graph that leads back on itself, which history never does, is drawn all the same: what leads back starts no column.
+    One that leads back on itself, which history never does, is drawn all the same: what leads back starts no column.
     """
     columns = columns_of(graph)
     rows = _rows(graph, columns)
