@@ -62,6 +62,17 @@
   const refreshTimes = () => {
     for (const time of all("time[data-ago]")) write(time, ago(secondsSince(time.dateTime)));
     for (const span of all("[data-since]")) write(span, duration(secondsSince(span.dataset.since)));
+    drawTime();
+  };
+  // The time line of a run: each row has the frame of its axis, and what goes on is drawn until now.
+  const drawTime = () => {
+    const axis = find("[data-span]");
+    if (!axis) return;
+    for (const row of all("svg.time")) row.setAttribute("viewBox", `0 0 ${axis.dataset.span} 28`);
+    if (!("liveAxis" in axis.dataset)) return;
+    const at = secondsSince(axis.dataset.start);
+    for (const line of all("[data-now]")) for (const end of ["x1", "x2"]) line.setAttribute(end, at);
+    for (const bar of all("[data-grows]")) bar.setAttribute("width", Math.max(at - bar.getAttribute("x"), 0));
   };
   setInterval(() => { if (!document.hidden) refreshTimes(); }, 5000);
 
@@ -111,7 +122,8 @@
     if (!event.target.matches("[data-live]")) return;
     // a text that somebody marks to copy is not taken from under their hand
     const marked = getSelection();
-    const marking = !marked.isCollapsed && event.target.contains(marked.anchorNode);
+    const part = document.getElementById(event.target.dataset.live) ?? event.target;
+    const marking = !marked.isCollapsed && part.contains(marked.anchorNode);
     if (!live || marking || document.hidden || find("dialog[open]")) event.preventDefault();
   });
 

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from pipelines.console import run_page
-from pipelines.models import Gate, LogLine, Run, WorkerSession
+from pipelines.models import Attempt, Gate, LogLine, Policy, Run, WorkerSession, Workspace
 from pipelines.sql import database_now
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run
@@ -20,7 +20,7 @@ from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
 from tests.recovery.stories import EXTERNAL, effect_of, in_review
-from tests.verbs import pause_run, retry_stage, skip_stage
+from tests.verbs import pause_run, resume_run, retry_stage, skip_stage
 
 pytestmark = pytest.mark.django_db
 
@@ -162,23 +162,6 @@ def test_a_paused_run_says_who_paused_it_and_why(
     assert "whoever asks first" not in told, "nothing is handed out to anybody"
 
 
-def test_the_living_part_is_204_until_something_happened_and_ends_with_the_run(
-    operator: Visitor, start_run: Callable[..., Run], hand: Hand
-) -> None:
-    run = start_run("load")
-    address = _live_address(operator.get(f"/console/runs/{run.id}/"))
-    assert operator.part(address).status_code == 204
-    job = hand.take()
-    part = operator.part(address)
-    assert "Running at load" in text_of(part)
-    assert "<html" not in part.content.decode()
-    assert operator.part(_live_address(part)).status_code == 204
-    hand.report(job, output=1)
-    ended = operator.part(_live_address(part))
-    assert "Completed" in text_of(ended)
-    assert "hx-trigger" not in ended.content.decode()
-
-
 def test_another_stage_is_opened_by_its_link(operator: Visitor, start_run: Callable[..., Run], hand: Hand) -> None:
     run = start_run("extract", {"name": "load", "description": "Writes the orders."})
     hand.report(hand.take(), output={"rows": 12})
@@ -198,14 +181,192 @@ def test_the_time_line_draws_every_attempt_and_the_waits_between(
     clock.advance(61)
     hand.take()
     page = operator.get(f"/console/runs/{run.id}/").content.decode()
-    bars = re.findall(r'<rect class="bar( gap)?" data-status="(\w+)" x="([\d.]+)" y="\d+" width="([\d.]+)"', page)
+    pattern = r'<rect class="bar( gap)?" data-status="(\w+)" x="([\d.]+)" y="\d+" height="\d+" width="([\d.]+)"'
+    bars = re.findall(pattern, page)
     assert [(gap.strip(), status) for gap, status, _, _ in bars] == [
         ("", "failed"),
         ("gap", "retry_scheduled"),
         ("", "running"),
     ]
-    assert all(0 <= float(x) <= 1000 and float(x) + float(width) <= 1000.1 for _, _, x, width in bars)
+    frame = re.search(r'<svg class="time" viewBox="0 0 ([\d.]+) 28"', page)
+    assert frame
+    assert all(float(x) >= 0 and float(x) + float(width) <= float(frame[1]) for _, _, x, width in bars)
     assert "<title>attempt 1 failed with UPSTREAM" in page
+    assert page.count(" data-grows") == 1, "only what goes on grows"
+
+
+def test_the_time_line_is_a_table_too(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, clock: Clock
+) -> None:
+    """What the drawing shows can be read: every attempt with its times, and every decision."""
+    run = start_run(RETRIED, {"name": "post", "approval": {"when": "before"}})
+    hand.report(hand.take(), "failed", error_code="UPSTREAM", error_message="no answer")
+    clock.advance(61)
+    hand.report(hand.take(), output=1)
+    assert f'href="/console/runs/{run.id}/timeline/"' in operator.get(f"/console/runs/{run.id}/").content.decode()
+    told = text_of(operator.get(f"/console/runs/{run.id}/timeline/"))
+    assert told.index("load 1 Failed UPSTREAM no answer") < told.index("load 2 Succeeded")
+    assert "post Open" in told
+
+
+def test_pauses_and_epochs_are_drawn(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, clock: Clock, people: dict[str, Person]
+) -> None:
+    """What a person did to the run stands on the same axis as what its workers did."""
+    run, actor = start_run("load", "publish"), people["operator"].actor
+    hand.report(hand.take(), output=1)
+    pause_run(run.id, actor=actor, reason="file is late")
+    clock.advance(30)
+    page = operator.get(f"/console/runs/{run.id}/").content.decode()
+    assert f"<title>paused by {actor.name}, " in page
+    assert "file is late</title>" in page
+    resume_run(run.id, actor=actor)
+    retry_stage(run.stages.get(name="load").id, actor=actor, reason="again")
+    hand.report(hand.take(), output=2)
+    page = operator.get(f"/console/runs/{run.id}/?stage=0").content.decode()
+    assert re.search(r'<rect class="bar faded" data-status="succeeded"[^>]*><title>attempt 1 ', page)
+    assert re.search(r'<rect class="bar" data-status="succeeded"[^>]*><title>attempt 2 ', page)
+    assert "<title>epoch 2 begins, " in page
+    assert "Begun anew 1 time by people" in unescape(page)
+
+
+def test_the_graph_is_drawn_where_it_has_a_shape(operator: Visitor, start_run: Callable[..., Run]) -> None:
+    plain = operator.get(f"/console/runs/{start_run('a', 'b', key='plain').id}/").content.decode()
+    assert 'class="ways"' not in plain
+    branches = [{"name": name, "depends_on": ["first"]} for name in ("left", "right")]
+    run = start_run("first", *branches, {"name": "last", "depends_on": ["left", "right"]}, key="branched")
+    page = operator.get(f"/console/runs/{run.id}/").content.decode()
+    assert page.count('<svg class="ways"') == 4
+    assert 'aria-label="after left, right"' in page
+
+
+def test_equal_errors_are_one_line_and_each_can_be_seen(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """P86: the history stays readable when one error came often, and nothing of it is hidden."""
+    run = start_run({"name": "load", "options": {"max_retries": 9, "retry_interval": 0.001}})
+    for message in ("other", "same", "same", "same"):
+        hand.report(hand.take(), "failed", error_code="X", error_message=message)
+        sweep()
+    table = _attempt_table(operator.get(f"/console/runs/{run.id}/"))
+    assert table.count("same") == 1
+    assert "× 3" in table
+    assert 'href="?stage=0&amp;attempts=all#attempts"' in table
+    assert table.index("same") < table.index("other")
+    every = _attempt_table(operator.get(f"/console/runs/{run.id}/?stage=0&attempts=all"))
+    assert every.count("same") == 3
+    assert "×" not in every
+
+
+def test_an_attempt_says_why_it_was_or_was_not_tried_again(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, workspace: Workspace, clock: Clock
+) -> None:
+    """F166, I15: policy, rule, class, delay and attempts left, which come out the same when computed again."""
+    policy = Policy.objects.create(
+        workspace=workspace,
+        name="patient",
+        kind="retry",
+        match={"stage": "load"},
+        rule={"max_retries": 1, "retry_interval": 30},
+    )
+    run = start_run("load")
+    first = hand.take()
+    hand.report(first, "failed", error_code="X", error_message="one")
+    clock.advance(31)
+    sweep()
+    second = hand.take()
+    hand.report(second, "failed", error_code="X", error_message="two")
+    policy.delete()
+    told = text_of(operator.get(f"/console/attempts/{first.attempt_id}/"))
+    for words in (
+        "policy:patient",
+        '{"max_retries": 1, "retry_interval": 30}',
+        "Class of error may be retried",
+        "Delay 30s",
+        "0 of 1 used before it, 0 left after it",
+        "Computed again from what the attempt keeps, it comes out the same",
+    ):
+        assert words in unescape(told), words
+    assert "1 of 1 retries are used" in text_of(operator.get(f"/console/attempts/{second.attempt_id}/"))
+    table = unescape(_attempt_table(operator.get(f"/console/runs/{run.id}/")))
+    assert "tried again after 30 s, 0 left" in table
+    assert "not tried again: 1 of 1 retries used" in table
+
+
+def test_a_decision_that_does_not_come_out_the_same_is_told_as_such(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """F166: what was stored is held against what it follows from, and not believed."""
+    start_run(RETRIED)
+    job = hand.take()
+    hand.report(job, "failed", error_code="X")
+    decision = Attempt.objects.get(id=job.attempt_id).decision
+    assert run_page.is_recomputed(decision) is True
+    assert run_page.is_recomputed({**decision, "delay": 1.0}) is False
+    assert run_page.is_recomputed(None) is None
+
+
+def test_the_policies_that_rule_a_stage_are_told_with_what_they_outrank(
+    operator: Visitor, start_run: Callable[..., Run], workspace: Workspace
+) -> None:
+    """P47: the winner, the shadowed, and why."""
+    for name, match in (("everywhere", {}), ("loading", {"stage": "load"})):
+        Policy.objects.create(
+            workspace=workspace, name=name, kind="retry", match=match, rule={"max_retries": 1, "retry_interval": 5}
+        )
+    told = text_of(operator.get(f"/console/runs/{start_run('load').id}/"))
+    assert "Loading targets it by stage; the others are less specific." in told
+    assert "Outranked: everywhere." in told
+    assert "timeout: its own options" in told
+
+
+def test_context_leads_to_the_runs_that_share_it(operator: Visitor, start_run: Callable[..., Run]) -> None:
+    """P89: keys and values are visible and lead to a search; a sensitive value does neither."""
+    items = [{"key": "orderId", "value": "A-77"}, {"key": "iban", "value": "DE00 1234", "is_sensitive": True}]
+    page = operator.get(f"/console/runs/{start_run('load', context_items=items).id}/").content.decode()
+    assert 'href="/console/?search=A-77"' in page
+    assert 'href="/console/?search=orderId"' in page
+    assert "DE00" not in page
+
+
+def test_a_long_text_is_cut_and_can_be_had_as_a_whole(
+    operator: Visitor, browse: Callable[[Person], Visitor], outsider: Person, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """The page stays light whatever workers send; the whole is plain text, and of others' runs there is none (I16)."""
+    long = '"' + "x" * 9_000 + '"'
+    run = start_run({"name": "load", "input": long})
+    job = hand.take()
+    hand.report(job, "failed", error_code="X", error_message="<b>" + "m" * 9_000, traceback="<i>" + "t" * 30_000)
+    page = operator.get(f"/console/runs/{run.id}/").content.decode()
+    assert "x" * 3_001 not in page
+    assert "6,002 more characters" in page
+    stage = run.stages.get()
+    assert f'href="/console/whole/stage-input/{stage.id}/"' in page
+    for kind, item, text in (
+        ("stage-input", stage.id, long),
+        ("attempt-input", job.attempt_id, long),
+        ("error", job.attempt_id, "<b>" + "m" * 9_000),
+        ("traceback", job.attempt_id, "<i>" + "t" * 30_000),
+    ):
+        answer = operator.get(f"/console/whole/{kind}/{item}/")
+        assert answer.content.decode() == text
+        assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert browse(outsider).get(f"/console/whole/{kind}/{item}/").status_code == 404
+    for nothing in (f"output/{stage.id}", f"run-input/{run.id}", f"nonsense/{job.attempt_id}"):
+        assert operator.get(f"/console/whole/{nothing}/").status_code == 404, nothing
+
+
+def test_the_key_of_recovery_opens_the_act_that_one_came_for(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """One key leads to a dialog, never to an act; where nothing can be recovered there is none (P88)."""
+    run = start_run("load")
+    assert 'data-key="r"' not in operator.get(f"/console/runs/{run.id}/").content.decode()
+    hand.report(hand.take(), "failed", error_code="X")
+    page = operator.get(f"/console/runs/{run.id}/").content.decode()
+    offered = re.findall(r'<a class="btn[^>]* href="([^"]+)"[^>]* data-key="r"', page)
+    assert offered == [f"/console/stages/{run.stages.get().id}/retry/"]
 
 
 def test_the_number_of_queries_does_not_grow_with_stages_or_attempts(
@@ -219,7 +380,7 @@ def test_the_number_of_queries_does_not_grow_with_stages_or_attempts(
         hand.report(hand.take(), "failed", error_code="X", error_message="again")
         clock.advance(40)
     assert _queries(operator, large) == _queries(operator, small)
-    assert _queries(operator, large) <= 32
+    assert _queries(operator, large) <= 33
 
 
 def test_every_step_is_told_on_a_page_of_its_own(operator: Visitor, start_run: Callable[..., Run], hand: Hand) -> None:
@@ -341,12 +502,6 @@ def _attempt_table(page: Any) -> str:
     return re.sub(r'title="[^"]*"', "", found[0])
 
 
-def _live_address(page: Any) -> str:
-    link = re.search(r'id="run" data-live hx-get="([^"]+)"', page.content.decode())
-    assert link
-    return unescape(link[1])
-
-
 def test_outputs_of_earlier_epochs_stay_on_the_page(
     operator: Visitor, start_run: Callable[..., Run], hand: Hand, people: dict[str, Person]
 ) -> None:
@@ -366,6 +521,7 @@ def test_outputs_of_earlier_epochs_stay_on_the_page(
 
 
 def _queries(visitor: Visitor, run: Run) -> int:
+    visitor.get("/console/workers/")  # the session is noted as seen once a minute
     with CaptureQueriesContext(connection) as captured:
         assert visitor.get(f"/console/runs/{run.id}/").status_code == 200
     return len(captured)
@@ -388,16 +544,17 @@ def test_only_the_newest_attempts_are_drawn_and_all_are_counted(
     operator: Visitor, start_run: Callable[..., Run], hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that is tried for weeks has a page that ends."""
-    monkeypatch.setattr(run_page, "ATTEMPTS_DRAWN", 2)
+    monkeypatch.setattr(run_page, "FEWEST_DRAWN", 2)
+    monkeypatch.setattr(run_page, "MOST_DRAWN", 2)
     run = start_run({"name": "load", "options": {"max_retries": 9, "retry_interval": 0.001}})
-    for _ in range(3):
+    for _ in range(5):
         hand.report(hand.take(), "failed", error_code="X")
         sweep()
     page = operator.get(f"/console/runs/{run.id}/")
-    assert page.content.decode().count("<title>attempt ") == 2
-    assert "attempt 3 failed" in page.content.decode()
-    assert "3 attempts of load" in page.content.decode()
-    assert "Only the newest attempts are drawn." in text_of(page)
+    assert re.findall(r"<title>attempt (\d)", page.content.decode()) == ["1", "4", "5"]
+    assert "<title>2 more attempts, not drawn one by one" in page.content.decode()
+    assert 'aria-label="Time line of load: 5 attempts"' in page.content.decode()
+    assert "Only the newest attempts are drawn one by one." in text_of(page)
 
 
 def test_why_it_does_not_move_leads_to_what_waits_for_a_decision(
