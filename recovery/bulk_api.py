@@ -129,6 +129,7 @@ class BulkDetail(BulkView):
 class BulkItemView(Shape):
     """One target, and what became of it. `stands`: its state now; `found`: how it stood when it should not have."""
 
+    id = Text(help_text="its position, which names it within its bulk")
     position = Whole(min_value=1, max_value=HUGE)
     status = OneOf(BulkItemState.values)
     code = Text(allow_null=True)
@@ -254,6 +255,7 @@ def bulk_view(row: BulkOperation) -> dict[str, Any]:
 
 def item_view(line: BulkItemLine) -> dict[str, Any]:
     return {
+        "id": str(line.position),
         "position": line.position,
         "status": line.state,
         "code": line.code or None,

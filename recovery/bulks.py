@@ -330,7 +330,8 @@ def _frozen(bulk: BulkOperation) -> Requirement | None:
 
 
 def find(actor: Actor, bulk_id: uuid.UUID) -> BulkOperation:
-    """A bulk of the actor's workspace; any other id, and another person's draft, is 404."""
+    """A bulk of the actor's workspace; any other id, and another person's draft, is 404. Not for applications."""
+    _check_person(actor)
     found = visible(actor).filter(id=bulk_id).first()
     if found is None:
         raise Refusal("not_found", "there is no such bulk operation")
