@@ -10,7 +10,7 @@ from django import template
 from django.http import HttpRequest, QueryDict
 from django.urls import NoReverseMatch, reverse
 from django.utils.dateparse import parse_datetime
-from django.utils.html import format_html, format_html_join
+from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from pipelines import unserved
@@ -36,7 +36,7 @@ def word(value: Any) -> str:
     return text[:1].upper() + text[1:]
 
 
-@register.filter
+@register.filter(is_safe=True)  # texts that were joined are escaped already
 def sentence(text: Any) -> str:
     """A detail as a sentence: a capital first, a full stop last."""
     told = str(text or "").strip()
@@ -72,6 +72,12 @@ def as_json(value: Any) -> str:
 def as_pretty_json(value: Any) -> str:
     """A JSON value on many lines, as people read it."""
     return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+@register.filter
+def breakable(text: Any) -> SafeString:
+    """A name of parts, such as a time zone's, that breaks between them where it does not fit."""
+    return mark_safe("/<wbr>".join(conditional_escape(part) for part in str(text).split("/")))  # noqa: S308 - escaped
 
 
 @register.filter
