@@ -11,6 +11,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
 from django.db import IntegrityError, transaction
 
 from config import account
@@ -91,14 +92,12 @@ def _made(provider: Oidc, subject: str, claims: Mapping[str, Any]) -> Any:
     if provider.name_claim == "email" and not is_verified:
         raise NotLetIn("unverified")
     model = get_user_model()
-    user = model(username=name.strip())
-    if is_verified and isinstance(claims.get("email"), str):
-        user.email = claims["email"]
+    user = model(username=name.strip(), email=_address(claims) if is_verified else "")
     user.set_unusable_password()
-    if model.objects.filter(username__iexact=name.strip()).exists():
-        raise NotLetIn("name_taken")
     try:
-        user.full_clean(exclude=["password"])
+        user.clean_fields(exclude=["password"])
+        if model.objects.filter(username__iexact=user.get_username()).exists():
+            raise NotLetIn("name_taken")
         with transaction.atomic():
             user.save()
             Identity.objects.create(user=user, issuer=provider.issuer, subject=subject)
@@ -111,3 +110,13 @@ def _made(provider: Oidc, subject: str, claims: Mapping[str, Any]) -> Any:
             raise NotLetIn("name_taken") from error
         return known
     return user
+
+
+def _address(claims: Mapping[str, Any]) -> str:
+    """The e-mail address that the issuer tells, where it is one."""
+    told = claims.get("email")
+    try:
+        validate_email(told)
+    except ValidationError:
+        return ""
+    return str(told)

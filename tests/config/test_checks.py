@@ -259,3 +259,51 @@ def test_the_web_application_does_not_load_with_values_that_cannot_be_used(tmp_p
 def test_the_checks_are_registered() -> None:
     names = {check.__name__ for check in checks.registry.registry.get_checks(include_deployment_checks=False)}
     assert {"environment_is_usable", "server_is_supported"} <= names
+
+
+OIDC = {"RECOURSE_OIDC_ISSUER": "https://login.example.org/realms/main", "RECOURSE_OIDC_CLIENT_ID": "recourse"}
+
+
+def test_an_issuer_with_a_client_is_enough_also_where_passwords_are_off() -> None:
+    assert found(**OIDC) == {}
+    assert found(**OIDC, RECOURSE_PASSWORD_LOGIN="0", RECOURSE_OIDC_CLIENT_SECRET="s") == {}
+    environment = Environment.from_os(SOUND | OIDC | {"RECOURSE_OIDC_CLIENT_SECRET": "very secret"})
+    assert environment.oidc is not None
+    assert "very secret" not in repr(environment.oidc), "no debug page shows it"
+
+
+@pytest.mark.parametrize(
+    ("values", "number", "part"),
+    [
+        ({"RECOURSE_PASSWORD_LOGIN": "0"}, "E016", "nobody could log in"),
+        ({"RECOURSE_PASSWORD_LOGIN": "false"}, "E001", "must be one of: 1, 0"),
+        ({"RECOURSE_OIDC_CLIENT_ID": "recourse"}, "E001", "RECOURSE_OIDC_ISSUER is empty"),
+        ({**OIDC, "RECOURSE_OIDC_ISSUER": "login.example.org"}, "E017", "is not an address"),
+        ({**OIDC, "RECOURSE_OIDC_ISSUER": "https://login.example.org/?a=b"}, "E017", "is not an address"),
+        ({**OIDC, "RECOURSE_OIDC_CLIENT_ID": ""}, "E018", "RECOURSE_OIDC_CLIENT_ID is empty"),
+        ({**OIDC, "RECOURSE_OIDC_SCOPES": "profile"}, "E018", "lacks openid"),
+        ({**OIDC, "RECOURSE_OIDC_MAKE_USERS": "yes"}, "E001", "must be one of: 0, 1"),
+        ({**OIDC, "RECOURSE_OIDC_ROLE_CLAIM": "groups"}, "E018", "need each other"),
+        ({**OIDC, "RECOURSE_OIDC_ROLES": "ops=acme:operator"}, "E018", "need each other"),
+        ({**OIDC, "RECOURSE_OIDC_ROLE_CLAIM": "groups", "RECOURSE_OIDC_ROLES": "ops=acme:king"}, "E001", "'ops=acme:k"),
+        ({**OIDC, "RECOURSE_OIDC_CLIENT_SECRET_FILE": "/nowhere/secret"}, "E001", "names no file"),
+        (
+            {**SOUND_IN_PRODUCTION, **OIDC, "RECOURSE_OIDC_ISSUER": "http://login.example.org"},
+            "E017",
+            "begins with http",
+        ),
+    ],
+)
+def test_what_would_let_in_nobody_or_anybody_is_refused(values: dict[str, str], number: str, part: str) -> None:
+    wrong = found(**values)
+    assert part in wrong[f"recourse.{number}"]
+
+
+def test_the_clients_secret_may_lie_in_a_file_and_not_in_two_places(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("of a file\n")
+    values = SOUND | OIDC | {"RECOURSE_OIDC_CLIENT_SECRET_FILE": str(file)}
+    environment = Environment.from_os(values)
+    assert environment.oidc is not None
+    assert environment.oidc.client_secret == "of a file"
+    assert "both set" in str(found(**values, RECOURSE_OIDC_CLIENT_SECRET="another"))
