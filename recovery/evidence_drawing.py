@@ -130,6 +130,8 @@ def _lines(
     arriving: dict[str, list[int]] = {}
     for index, edge in enumerate(graph.edges):
         arriving.setdefault(edge.to_id, []).append(index)
+    for others in arriving.values():  # from above to below, so that they do not cross at the end
+        others.sort(key=lambda index: (_last_height(graph.edges[index], index, columns, at, places), index))
     found = []
     for index, edge in enumerate(graph.edges):
         (x, y), (end_x, end_y) = at[edge.from_id], at[edge.to_id]
@@ -143,6 +145,18 @@ def _lines(
         arrow = f"M{end_x - ARROW} {end_y - ARROW + 1}L{end_x} {end_y}L{end_x - ARROW} {end_y + ARROW - 1}"
         found.append(Line(edge, _path(points), arrow, end_x - ARROW - 3, end_y - 4))
     return found
+
+
+def _last_height(
+    edge: Edge,
+    index: int,
+    columns: Mapping[str, int],
+    at: Mapping[str, tuple[int, int]],
+    places: Mapping[Place, tuple[int, int]],
+) -> int:
+    """How high a line runs before its last bend."""
+    passed = places.get((_passing(index), columns[edge.to_id] - 1))
+    return passed[1] + THIN // 2 if passed else at[edge.from_id][1] + HEIGHT // 2
 
 
 def _path(points: Sequence[tuple[int, int]]) -> str:
