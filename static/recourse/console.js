@@ -142,6 +142,19 @@
     if (id) sessionStorage.setItem(AFTER, JSON.stringify({ path: location.pathname, id }));
     else if (link) sessionStorage.removeItem(AFTER);
   });
+  // Focus goes to the first question, or to what is wrong; when another plan comes back, to the title. What is to be read
+  // before stays in view, and Enter on a choice confirms nothing.
+  const showDialog = () => {
+    const isNew = !dialog.open;
+    if (isNew) dialog.showModal();
+    const wrong = find('[aria-invalid="true"]', dialog);
+    const asked = all("input:not([type=hidden]), select, textarea", dialog).find((field) => field.checkVisibility());
+    (wrong ?? ((isNew && asked) || find("#act-title", dialog)))?.focus({ preventScroll: !wrong });
+    if (!wrong) dialog.scrollTop = 0;
+  };
+  dialog?.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.target.matches("[type=radio], [type=checkbox]")) event.preventDefault();
+  });
   document.addEventListener("htmx:beforeRequest", (event) => {
     const after = JSON.parse(sessionStorage.getItem(AFTER) ?? "null");
     if (after && event.target.matches("#dialog form")) sessionStorage.setItem(AFTER, JSON.stringify({ ...after, done: true }));
@@ -154,7 +167,7 @@
   document.addEventListener("htmx:afterSwap", (event) => {
     for (const id of unfolded) document.getElementById(id)?.parentElement.setAttribute("open", "");
     if (current) document.getElementById(current)?.closest("tr, li").classList.add("current");
-    if (event.target === dialog && !dialog.open) dialog.showModal();
+    if (event.target === dialog) showDialog();
     if (event.detail.elt?.matches?.("[data-live]") && saying(event.detail.elt) !== said) say(saying(event.detail.elt));
     refreshTimes();
     for (const mark of all(".live")) mark.classList.toggle("off", !live);
