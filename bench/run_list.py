@@ -104,6 +104,14 @@ def cases(workspace: Workspace) -> Iterator[tuple[str, bool, Actor, RunFilter, C
         "search: two words, few runs": RunFilter(search=("germany 77777",)),
         "search: unknown": RunFilter(search=("zebra",)),
         "search: some hundredths": RunFilter(search=("batch7",)),
+        "wide search: key of one run": RunFilter(search=("order-123456",), wide=True),
+        "wide search: key, beginning of all": RunFilter(search=("order",), wide=True),
+        "wide search: key, beginning of some thousands": RunFilter(search=("order 1234",), wide=True),
+        "wide search: error code (common)": RunFilter(search=("timeout",), wide=True),
+        "wide search: error code (few, old)": RunFilter(search=("rare",), wide=True),
+        "wide search: words of an error": RunFilter(search=("upstream 77777",), wide=True),
+        "wide search: name and error": RunFilter(search=("germany upstream",), wide=True),
+        "wide search: unknown": RunFilter(search=("zebra",), wide=True),
         "created_after": RunFilter(created_after=middle.created_at),
         "created_before": RunFilter(created_before=middle.created_at),
         "recovered_from": RunFilter(recovered_from=(source,)),
@@ -274,7 +282,10 @@ STATEMENTS: Sequence[str] = (
     SELECT {ID.format(at=AT, n="n")}, to_tsvector('simple', 'sync customer ' || n %% 100 || ' invoice INV ' || n
         || CASE WHEN n %% 2 = 0 THEN ' country germany' ELSE ' country france' END
         || ' batch' || n %% 100)
-        || array_to_tsvector(ARRAY['=' || r.workspace_id, '=' || r.application_id || '=' || r.environment_id])
+        || array_to_tsvector(ARRAY['=' || r.workspace_id, '=' || r.application_id || '=' || r.environment_id]
+            || ARRAY['#order', '#' || n])
+        || CASE WHEN r.status = 'failed' THEN array_to_tsvector(ARRAY['#upstream', '#answer',
+            CASE WHEN n < 500 THEN '#rare_error' ELSE '#timeout' END]) ELSE '' END
     FROM generate_series(1::bigint, %(runs)s) n JOIN pipelines_run r ON r.id = {ID.format(at=AT, n="n")}
     """,
     f"""

@@ -162,10 +162,10 @@ STATEMENTS = {
         FROM pipelines_stage s
     """,
     "dead letters": """
-        INSERT INTO pipelines_deadletter (id, stage_id, run_id, workspace_id, epoch, reason, error_code, state,
+        INSERT INTO pipelines_deadletter (id, stage_id, run_id, workspace_id, epoch, reason, error_code, handler, state,
             opened_at)
-        SELECT gen_random_uuid(), s.id, s.run_id, %(workspace)s, 1, 'retries_exhausted', s.last_error_code, 'open',
-            s.run_created_at
+        SELECT gen_random_uuid(), s.id, s.run_id, %(workspace)s, 1, 'retries_exhausted', s.last_error_code, s.handler,
+            'open', s.run_created_at
         FROM pipelines_stage s WHERE s.state = 'failed'
     """,
     "audit events": """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpResponse, QueryDict
 from django.views.decorators.http import require_safe
@@ -91,27 +92,29 @@ def _groups(actor: Actor, params: QueryDict, matching: QuerySet[DeadLetter]) -> 
 
 def _all_groups(actor: Actor) -> list[tuple[str, str, int, datetime]]:
     """Every group of the workspace, each found from the one before it in the index of those that wait."""
-    execute("SET LOCAL enable_seqscan = off")
-    return planned(
-        """
-        WITH RECURSIVE known AS (
-            (SELECT error_code, handler FROM pipelines_deadletter WHERE workspace_id = %(workspace)s
-                AND state IN ('acknowledged', 'open') ORDER BY error_code, handler LIMIT 1)
-            UNION ALL
-            SELECT later.* FROM known CROSS JOIN LATERAL (SELECT d.error_code, d.handler FROM pipelines_deadletter d
-                WHERE d.workspace_id = %(workspace)s AND d.state IN ('acknowledged', 'open')
-                AND (d.error_code, d.handler) > (known.error_code, known.handler)
-                ORDER BY d.error_code, d.handler LIMIT 1) later
+    with transaction.atomic():
+        # how many wait is not in the statistics; a guess of many would read the whole table
+        execute("SET LOCAL enable_seqscan = off")
+        return planned(
+            """
+            WITH RECURSIVE known AS (
+                (SELECT error_code, handler FROM pipelines_deadletter WHERE workspace_id = %(workspace)s
+                    AND state IN ('acknowledged', 'open') ORDER BY error_code, handler LIMIT 1)
+                UNION ALL
+                SELECT later.* FROM known CROSS JOIN LATERAL (SELECT d.error_code, d.handler FROM pipelines_deadletter d
+                    WHERE d.workspace_id = %(workspace)s AND d.state IN ('acknowledged', 'open')
+                    AND (d.error_code, d.handler) > (known.error_code, known.handler)
+                    ORDER BY d.error_code, d.handler LIMIT 1) later
+            )
+            SELECT known.error_code, known.handler, few.count, few.oldest
+            FROM (SELECT * FROM known LIMIT %(most)s) known CROSS JOIN LATERAL (
+                SELECT count(*), min(opened_at) AS oldest FROM (SELECT d.opened_at FROM pipelines_deadletter d
+                    WHERE d.workspace_id = %(workspace)s AND d.state IN ('acknowledged', 'open')
+                    AND d.error_code = known.error_code AND d.handler = known.handler
+                    ORDER BY d.opened_at LIMIT %(reach)s) oldest_first) few
+            """,
+            {"workspace": actor.workspace_id, "most": MOST_GROUPS + 1, "reach": CAP + 1},
         )
-        SELECT known.error_code, known.handler, few.count, few.oldest
-        FROM (SELECT * FROM known LIMIT %(most)s) known CROSS JOIN LATERAL (
-            SELECT count(*), min(opened_at) AS oldest FROM (SELECT d.opened_at FROM pipelines_deadletter d
-                WHERE d.workspace_id = %(workspace)s AND d.state IN ('acknowledged', 'open')
-                AND d.error_code = known.error_code AND d.handler = known.handler
-                ORDER BY d.opened_at LIMIT %(reach)s) oldest_first) few
-        """,
-        {"workspace": actor.workspace_id, "most": MOST_GROUPS + 1, "reach": CAP + 1},
-    )
 
 
 def _counted(found: Sequence[tuple[str, str, datetime]]) -> list[tuple[str, str, int, datetime]]:

@@ -75,7 +75,7 @@ class Look:
 def bulk_list(request: ScreenRequest) -> HttpResponse:
     """The bulk operations of the workspace, newest first, narrowed by the address."""
     rows = BulkFilter.narrow(bulks.visible(request.visit.actor), request.GET)
-    page = page_of(rows.exclude(state=BulkState.EXPIRED), read_cut(request.GET))
+    page = page_of(rows if "status" in request.GET else rows.exclude(state=BulkState.EXPIRED), read_cut(request.GET))
     context = {
         "page": page,
         "rows": [(bulk, bulk_words.title(bulk, bulk.plan)) for bulk in page.rows],

@@ -20,8 +20,8 @@
     const here = boxes();
     for (const box of here) {
       box.checked = ids.has(box.value);
-      box.closest("tr").toggleAttribute("aria-selected", box.checked);
       if (box.checked) box.closest("tr").setAttribute("aria-selected", "true");
+      else box.closest("tr").removeAttribute("aria-selected");
     }
     const chosen = here.filter((box) => box.checked).length;
     const all = bar.elements.all.checked;
@@ -60,6 +60,12 @@
   });
   document.addEventListener("submit", (event) => {
     if (event.target.id === "selection") event.target.elements.selected.value = [...read()].join(" ");
+  });
+  // a text that somebody marks in a row to copy it is not taken from under their hand
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const marked = getSelection();
+    const list = event.target.matches("[data-live]") && event.target.closest("section");
+    if (list && !marked.isCollapsed && list.contains(marked.anchorNode)) event.preventDefault();
   });
   // a row that changes in its place, a page that is gone back to
   for (const name of ["htmx:afterSwap", "htmx:oobAfterSwap"]) document.addEventListener(name, show);

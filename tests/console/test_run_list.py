@@ -129,16 +129,16 @@ def test_facets_are_links_with_counts_that_end_at_a_thousand(
     operator: Visitor, start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counts are capped: a thousand and one is enough to say `1,000+`."""
-    from pipelines.console import overview
+    from pipelines.console import run_facets
 
     for _ in range(3):
         start_run()
     assert _facet(operator, "?status=queued") == "Queued 3"
     assert _facet(operator, "?environment=development") == "development 3"
-    monkeypatch.setattr(overview, "CAP", 2)
-    counts = overview.facets(_actor(operator))
-    assert [one.count for one in counts["status"] if one.value == "queued"] == [3]
-    assert [one.count for one in counts["environment"] if one.value == "development"] == [3]
+    monkeypatch.setattr(run_facets, "CAP", 1)
+    counts = run_facets.facets(_actor(operator))
+    assert [one.count for one in counts["status"].facets if one.value == "queued"] == [2]
+    assert [one.count for one in counts["environment"].facets if one.value == "development"] == [2]
     from pipelines.templatetags.console import capped
 
     assert capped(1000) == "1,000"
@@ -161,7 +161,7 @@ def test_an_unknown_filter_is_refused_by_name(operator: Visitor, start_run: Call
     start_run(name="visible")
     answer = operator.get("/console/?staus=failed")
     assert answer.status_code == 400
-    assert "unknown filter: staus" in text_of(answer).lower()
+    assert "staus" in text_of(answer)
     assert "visible" not in answer.content.decode()
     assert operator.get("/console/?status=succeeded").status_code == 400
     assert operator.get("/console/?cursor=nonsense").status_code == 400
@@ -189,7 +189,7 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(operator: Visitor, st
     for number in range(12):
         start_run("a", "b", "c", key=f"many-{number}", context_items=items)
     assert _queries(operator) == few
-    assert few <= 16
+    assert few <= 22
 
 
 def test_a_list_being_read_answers_204_until_something_changed(
@@ -217,9 +217,11 @@ def test_an_empty_list_fills_by_itself(operator: Visitor, start_run: Callable[..
     assert "the-first" in text_of(operator.part(address))
 
 
-def test_nonsense_about_what_is_being_read_is_an_input_error(operator: Visitor) -> None:
+def test_nonsense_about_what_is_being_read_is_an_input_error(operator: Visitor, start_run: Callable[..., Run]) -> None:
+    start_run()
+    seen = _live_address(operator.get("/console/")).split("seen=")[1].split("&")[0]
     for top in ("2026-13-45", "2026-11-29T10:00:00", "9999-12-31T23:59:59+00:00", "x"):
-        assert operator.part("/console/", top=top).status_code == 400, top
+        assert operator.part("/console/", top=top, seen=seen).status_code == 400, top
 
 
 def test_new_runs_show_as_a_count_and_do_not_move_what_is_being_read(
@@ -231,9 +233,159 @@ def test_new_runs_show_as_a_count_and_do_not_move_what_is_being_read(
     start_run("a", name="latest")
     part = operator.part(address)
     assert "2 new runs — show" in text_of(part)
-    assert "older" in text_of(part)
+    assert "newer" not in text_of(part)
     assert "latest" not in text_of(part)
+    assert "older" not in text_of(part), "a row that looks as before is not sent again"
     assert "latest" in text_of(operator.get("/console/"))
+
+
+def test_a_row_that_changed_comes_alone_and_takes_its_own_place(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """Nothing moves under the pointer, and an update is a few rows, not the list."""
+    runs = [start_run("a", name=f"run-{number}") for number in range(12)]
+    address = _live_address(operator.get("/console/"))
+    job = hand.take()
+    part = operator.part(address)
+    changed = re.findall(r'<template><tr id="row-([^"]+)" data-id="[^"]+" hx-swap-oob="true">', part.content.decode())
+    assert changed == [str(job.stage.run_id)]
+    assert len(part.content) < 4_000
+    assert operator.part(_live_address(part)).status_code == 204
+    assert {str(run.id) for run in runs} > set(changed)
+
+
+def test_an_update_that_would_be_too_large_comes_in_parts(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """At most 15 kB each, until every row is as it stands."""
+    for number in range(40):
+        start_run("a" * 100, name=f"run-{number}-" + "x" * 150, key=f"key-{number}" + "y" * 150)
+    address = _live_address(operator.get("/console/"))
+    for _ in range(40):
+        hand.take()
+    seen: set[str] = set()
+    while True:
+        part = operator.part(address)
+        if part.status_code == 204:
+            break
+        assert len(part.content) <= 15_000
+        sent = set(re.findall(r'<tr id="row-([^"]+)"', part.content.decode()))
+        assert sent
+        assert not sent & seen
+        seen |= sent
+        address = _live_address(part)
+    assert len(seen) == 40
+
+
+def test_a_run_that_comes_to_match_among_those_shown_is_counted_and_one_that_leaves_stays_in_its_place(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    start_run("a", name="older")
+    first = hand.take()
+    start_run("a", name="between")
+    second = hand.take()
+    start_run("a", name="newest")
+    hand.report(first, "failed", error_code="BAD", retryable=False)
+    hand.report(hand.take(), "failed", error_code="BAD", retryable=False)
+    address = _live_address(operator.get("/console/?status=failed"))
+    hand.report(second, "failed", error_code="BAD", retryable=False)
+    part = operator.part(address)
+    assert "1 new run — show" in text_of(part)
+    assert "between" not in text_of(part)
+    actor = _actor(operator)
+    run = Run.objects.get(name="older")
+    from recovery.dead_letters import ask_redrive
+    from recovery.transitions import perform
+
+    perform(ask_redrive(run.dead_letters.get()), actor=actor)
+    part = operator.part(_live_address(part))
+    assert "older" in text_of(part)
+    assert "Running" in text_of(part) or "Queued" in text_of(part)
+
+
+def test_a_long_page_stands_still_and_says_so(operator: Visitor, start_run: Callable[..., Run]) -> None:
+    for _ in range(101):
+        start_run()
+    page = operator.get("/console/?page_size=200")
+    assert "data-live hx-get" not in page.content.decode().split('id="runs-live"')[1].split(">")[0]
+    assert "stands still: too long a page" in text_of(page)
+
+
+@pytest.mark.parametrize("seen", ["x", "====", "AAAA", "A" * 7, "A" * 5000, "é", "AAAAAAA" * 3])
+def test_what_is_seen_is_an_input_like_any_other(operator: Visitor, start_run: Callable[..., Run], seen: str) -> None:
+    start_run()
+    assert operator.part("/console/", seen=seen).status_code in (200, 400)
+
+
+def test_what_needs_a_person_stands_on_top_as_links(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    calm = text_of(operator.get("/console/"))
+    assert "Nothing is blocked or waits for a decision, and nothing failed in the last day." in calm
+    for _ in range(2):
+        start_run("a")
+        hand.report(hand.take(), "failed", error_code="BAD", retryable=False)
+    start_run({"name": "a", "approval": {"when": "before"}})
+    page = operator.get("/console/")
+    assert "2 failed in the last day 1 waits for a decision" in text_of(page)
+    link = re.search(r'href="(/console/\?status=failed&amp;created_after=[^"]+)"', page.content.decode())
+    assert link
+    assert len(operator.get(unescape(link[1])).context["rows"].lines) == 2
+
+
+def test_standard_views_are_addresses(operator: Visitor, start_run: Callable[..., Run], hand: Hand) -> None:
+    """A view is an address and nothing that is kept; the one that is shown is marked."""
+    start_run("a", name="broken")
+    hand.report(hand.take(), "failed", error_code="BAD", retryable=False)
+    start_run("a", name="sound")
+    views = {view.label: view for view in operator.get("/console/").context["views"]}
+    assert list(views) == ["Needs attention", "Failed today", "Waiting for a decision", "Running long"]
+    for label in ("Needs attention", "Failed today"):
+        page = operator.get(f"/console/?{views[label].query}")
+        assert [row.run.name for row in page.context["rows"].lines] == ["broken"], label
+        assert [view.label for view in page.context["views"] if view.is_shown] == [label]
+        link = re.search(r'data-copy="([^"]+)"', page.content.decode())
+        assert link
+        assert unescape(link[1]) == f"http://testserver/console/?{views[label].query}&workspace=acme"
+
+
+def test_counts_regard_the_other_filters_and_say_which_they_do_not(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    start_run("a", name="one")
+    start_run("a", name="two")
+    hand.take()
+    counts = operator.get("/console/?status=running&search=one").context["facets"]
+    told = {one.value: one.count for one in counts["environment"].facets}
+    assert told["development"] == 1
+    assert {one.value: one.count for one in counts["status"].facets}["queued"] == 1
+    assert counts["environment"].without == ["search"]
+    assert counts["pipeline"].without == ["status", "search"]
+    assert "Counted whatever the search." in text_of(operator.get("/console/?status=running&search=one"))
+    nowhere = operator.get("/console/?environment=nowhere").context["facets"]
+    assert {one.count for one in nowhere["status"].facets} == {0}
+
+
+def test_a_list_of_choices_that_is_cut_says_so(
+    operator: Visitor, start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F161: nothing is left out silently."""
+    from pipelines.console import run_facets
+
+    monkeypatch.setattr(run_facets, "LONGEST_GROUP", 2)
+    start_run()
+    page = text_of(operator.get("/console/"))
+    assert "The first 2. Name another: ?environment=…" in page
+
+
+def test_when_nothing_matches_the_filter_that_keeps_it_away_is_offered(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    start_run("a", name="visible")
+    page = operator.get("/console/?status=failed&environment=development")
+    assert "without state failed" in text_of(page)
+    assert "without environment" not in text_of(page)
+    assert '<a class="chip" href="?environment=development">without' in page.content.decode()
 
 
 def _row(visitor: Visitor, name: str) -> str:
@@ -254,7 +406,7 @@ def _facet(visitor: Visitor, address: str) -> str:
 
 
 def _live_address(page: Any) -> str:
-    link = re.search(r'id="runs" data-live hx-get="([^"]+)"', page.content.decode())
+    link = re.search(r'id="runs-live" data-live hx-get="([^"]+)"', page.content.decode())
     assert link
     return f"/console/{unescape(link[1])}"
 
