@@ -52,7 +52,7 @@ def of_letters(actor: Actor, params: QueryDict, names: Sequence[str]) -> Selecti
     """Verbs on dead letters."""
     verbs = (
         _verb(actor, "redrive", "Redrive…", RECOVER),
-        _verb(actor, "discard", "Discard…", RECOVER, danger=True),
+        _verb(actor, "discard", "Discard…", RECOVER),
     )
     return Selection("letters", "dead letters", filter_of(params, names), verbs)
 

@@ -21,13 +21,14 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_POST
 
 from pipelines.console.acts import check_length, missing
+from pipelines.console.overview import keys_of
 from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.filters import read_run_filter
 from pipelines.models import Environment
 from recovery import bulk_targets, bulks
 from recovery.answers import read_override
-from recovery.bulk_plans import BulkPlan, counted
+from recovery.bulk_plans import BulkPlan, Sample, counted
 from recovery.bulk_targets import CHECKPOINT, FAILED_STAGE, MOST_TARGETS, OF_FORKS, Selection, Wish
 from recovery.models import BulkOperation
 from recovery.screens import bulk_lines, bulk_words
@@ -113,6 +114,7 @@ def show_draft(
         "terms": terms,
         "choices": terms.choices or bulk.choices,
         "plan": plan,
+        "samples": _samples(plan) if plan else [],
         "refusal": None if moved else refusal or why_not,
         "moved": moved,
         "title": bulk_words.title(bulk, told),
@@ -146,6 +148,12 @@ def _plan_with(bulk: BulkOperation, choices: Mapping[str, Any], request: ScreenR
         plan = bulks.plan_of(bulk, actor=actor)
         transaction.set_rollback(True)
     return plan
+
+
+def _samples(plan: BulkPlan) -> list[tuple[Sample, str]]:
+    """The first targets, each with its run's idempotency key, which tells runs of one name apart."""
+    keys = keys_of([one.run_id for one in plan.samples])
+    return [(one, keys.get(one.run_id, "")) for one in plan.samples]
 
 
 def _button(bulk: BulkOperation, plan: BulkPlan) -> str:

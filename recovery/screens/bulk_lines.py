@@ -97,10 +97,10 @@ def _where(plan: Json) -> Iterator[Step]:
     for word, name in (("Pipelines", "pipeline"), ("Environments", "environment")):
         told = [f"{one[name] or 'no pipeline'} {one['count']:,}" for one in plan[f"by_{name}"]]
         if told:
-            yield Step("declared", word, listed(told))
+            yield Step("requested", word, listed(told))
 
 
 def _time(plan: Json) -> Iterator[Step]:
     if plan["acts"] and plan["rate"]:
         text = f"at {plan['rate']:,} a second at most, so {duration(plan['estimate_seconds'])} at least"
-        yield Step("declared", "Takes", text)
+        yield Step("requested", "Takes", text)
