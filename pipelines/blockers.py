@@ -106,6 +106,11 @@ def others(run: Run) -> list[Blocker]:
     return [blocker for find in _others for blocker in find(run)]
 
 
+def first_causes(blockers: Sequence[Blocker]) -> list[Blocker]:
+    """Without the stages that only wait for other stages of their run."""
+    return [one for one in blockers if one.stage_id is None or not one.cause.startswith(f"waits for {one.holder}")]
+
+
 def count_votes(count: Votes) -> None:
     """From now on `count` is asked how many approvals of each of these gates count; all are of one run."""
     if count not in _counts:

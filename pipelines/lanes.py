@@ -134,7 +134,10 @@ def turn_of(lane_id: uuid.UUID, run_id: uuid.UUID) -> Turn:
         """,
         {"lane": lane_id, "run": run_id, "most": MOST_COUNTED},
     )
-    return Turn(*rows[0], first=first_inside(lane_id) if rows[0][0] else ()) if rows else Turn(0, 0)
+    if not rows:
+        return Turn(0, 0)
+    inside, ahead = rows[0]
+    return Turn(inside, ahead, first_inside(lane_id) if inside else ())
 
 
 def first_inside(lane_id: uuid.UUID, most: int = MOST_NAMED) -> tuple[Inside, ...]:

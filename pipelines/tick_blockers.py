@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pipelines import blackouts, lanes, queries, releases
 from pipelines.blackouts import Active
-from pipelines.blockers import CLOCK, ENGINE, NOBODY, PERSON, Blocker
+from pipelines.blockers import CLOCK, ENGINE, NOBODY, PERSON, Blocker, first_causes
 from pipelines.errors import Refusal
 from pipelines.models import OverlapPolicy, Run, Tick, Trigger
 from pipelines.sql import database_now
@@ -44,8 +44,11 @@ class Around:
 
 
 def tick_blockers(tick: Tick, trigger: Trigger) -> list[Blocker]:
-    """What holds the tick, or its run; none of one whose run has ended well. `trigger` with its pipeline."""
-    run = Run.objects.filter(id=tick.run).first() if tick.state == TickState.DISPATCHED else None
+    """What holds the tick, or its run; none of one whose run has ended well.
+
+    Of the run's stages only those that wait for something else than one another.
+    """
+    run = Run.objects.filter(id=tick.run).first() if tick.run and tick.state == TickState.DISPATCHED else None
     around = Around(database_now(), trigger, run=run)
     if tick.state in (TickState.DUE, TickState.FAILED):
         around = Around(
@@ -56,7 +59,7 @@ def tick_blockers(tick: Tick, trigger: Trigger) -> list[Blocker]:
             inside=lanes.first_inside(trigger.id) if trigger.overlap_policy in LANED else (),
         )
     found = find_tick_blockers(tick, around)
-    return found + (queries.blockers(run) if run is not None else [])
+    return found + (first_causes(queries.blockers(run)) if run is not None else [])
 
 
 def find_tick_blockers(tick: Tick, around: Around) -> list[Blocker]:

@@ -24,6 +24,8 @@ WORST_FIRST = tuple(Disposition)
 GOES_ON = frozenset({RECONCILED, ALLOWED})
 _SETTLED_ABSENT = frozenset({EffectState.ABSENT, EffectState.RECONCILED_ABSENT})
 
+ACKNOWLEDGE = ", then say acknowledge_effects"  # in the words of the API; a form asks for it in its own
+
 
 @dataclass(frozen=True, slots=True)
 class EffectFact:
@@ -105,7 +107,7 @@ def undeclared(stage: str, *, may_acknowledge: bool = False) -> Reason:
 
     Whoever asks may say so themselves where the verb takes `acknowledge_effects`; a fork does not.
     """
-    then = ", then say acknowledge_effects" if may_acknowledge else " before it is done again"
+    then = ACKNOWLEDGE if may_acknowledge else " before it is done again"
     text = f"what {stage} did outside was never declared: check the outside system{then}"
     return Reason(REVIEW, "undeclared_effects", text, stage)
 

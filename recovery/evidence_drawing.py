@@ -143,7 +143,7 @@ def _lines(
             points += [(passed_x, passed_y + THIN // 2), (passed_x + WIDTH, passed_y + THIN // 2)]
         points.append((end_x, end_y))
         arrow = f"M{end_x - ARROW} {end_y - ARROW + 1}L{end_x} {end_y}L{end_x - ARROW} {end_y + ARROW - 1}"
-        found.append(Line(edge, _path(points), arrow, end_x - ARROW - 3, end_y - 4))
+        found.append(Line(edge, _path(points), arrow, end_x - ARROW - 3, end_y - 5))
     return found
 
 

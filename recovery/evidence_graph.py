@@ -204,7 +204,8 @@ def _trigger_node(trigger: Trigger) -> Node:
 
 def _tick_node(tick: Tick) -> Node:
     facts = {"tick_id": str(tick.id), "trigger_id": str(tick.trigger_id), "tick_time": tick.at.isoformat()}
-    return Node(f"tick:{tick.id}", TICK, f"tick {tick.local_time}", tick.state, tick.recorded_at, facts)
+    title = f"tick {tick.local_time[:16].replace('T', ' ')}"
+    return Node(f"tick:{tick.id}", TICK, title, tick.state, tick.recorded_at, facts)
 
 
 def _backfill_node(backfill: Backfill) -> Node:

@@ -24,7 +24,7 @@ def tick_page(request: ScreenRequest, trigger_id: uuid.UUID, tick_id: uuid.UUID)
     tick = Tick.objects.filter(trigger=trigger, id=tick_id).first()
     if tick is None:
         raise Refusal("not_found", "the trigger has no such tick")
-    run = Run.objects.filter(id=tick.run).first() if tick.state == TickState.DISPATCHED else None
+    run = Run.objects.filter(id=tick.run).first() if tick.run and tick.state == TickState.DISPATCHED else None
     missed = tick.state in (TickState.SKIPPED, TickState.FAILED) and tick.reason != SkipReason.EXISTING
     told = whys.tell(
         tick_blockers(tick, trigger),

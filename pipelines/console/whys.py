@@ -45,12 +45,17 @@ def tell(
         Why(
             one.stage or subject,
             one.cause,
-            ACTS.get(one.holder, f"It is up to {one.holder}."),
+            ACTS.get(one.holder) or _turn(one),
             one.next_look,
             tuple(_links(one, run_id, trigger_id, backfill_id)),
         )
         for one in blockers
     ]
+
+
+def _turn(one: Blocker) -> str:
+    """Whose turn it is, of a holder with a name: a worker holds a stage, a person all of it."""
+    return f"It is up to {one.holder}." if one.stage_id else f"It is up to {one.holder}, or another who may."
 
 
 def _links(

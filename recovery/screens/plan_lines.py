@@ -15,6 +15,7 @@ from approvals.screens.plans import AGREEMENT, Wanted
 from pipelines.blackouts import OVERRIDE, Active
 from pipelines.console.acts import NAMED, Step, listed, stages_in_words
 from pipelines.states import StageState
+from recovery.dispositions import ACKNOWLEDGE
 from recovery.operations import JUDGED
 from recovery.states import Disposition, OperationKind
 
@@ -158,12 +159,16 @@ def _reasons(told: Sequence[Json], disposition: str) -> Iterator[Step]:
         alike.setdefault((str(one.get("disposition") or disposition), str(one.get("code"))), []).append(one)
     for (status, _), group in alike.items():
         if len(group) <= ALIKE:
-            yield from (Step(status, "Because", text) for text in dict.fromkeys(str(one["text"]) for one in group))
+            yield from (Step(status, "Because", text) for text in dict.fromkeys(_worded(one) for one in group))
             continue
         stages = list(dict.fromkeys(str(one["stage"]) for one in group))
-        claims = {str(one["text"]).rpartition("; ")[2] for one in group}
-        claim = claims.pop() if len(claims) == 1 else f"{group[0]['text']}, and alike"
+        claims = {_worded(one).rpartition("; ")[2] for one in group}
+        claim = claims.pop() if len(claims) == 1 else f"{_worded(group[0])}, and alike"
         yield Step(status, "Because", f"{len(group)} times, in {listed(stages)}: {claim}")
+
+
+def _worded(reason: Json) -> str:
+    return str(reason["text"]).replace(ACKNOWLEDGE, ", and say what was found")
 
 
 def _instead(plan: Json) -> Iterator[Step]:
@@ -192,8 +197,8 @@ def _stages(word: str, told: Sequence[Json], status: str = "") -> Iterator[Step]
     for why, group in alike.items():
         names = [line["stage"] for line in group]
         count = stages_in_words(len(names))
-        told = f"{count}: {listed(names)}{f' · {why}' if why else ''}"
-        yield Step(status or group[0]["to"], word, told, names=tuple(names) if len(names) > NAMED else ())
+        text = f"{count}: {listed(names)}{f' · {why}' if why else ''}"
+        yield Step(status or group[0]["to"], word, text, names=tuple(names) if len(names) > NAMED else ())
 
 
 def _some(stages: Sequence[Json]) -> str:

@@ -226,7 +226,7 @@ def test_a_paused_backfill_says_by_whom_and_why(
         ": the source is wrong; nothing more is let in; 1 run is let in before, and go on to their end"
     )
     told = unescape(text_of(operator.get(f"/console/backfills/{made.id}/")))
-    assert "It is up to admin-acme." in told
+    assert "It is up to admin-acme, or another who may." in told
 
 
 def test_a_backfill_that_others_must_agree_to_says_who(
