@@ -295,10 +295,9 @@ def _provider() -> Oidc:
 
 def _tokens(actor: Actor, *, own: bool) -> list[PersonalToken]:
     """Tokens of the workspace that are not revoked, newest first: the actor's own, or everybody's."""
-    rows = PersonalToken.objects.filter(workspace_id=actor.workspace_id, revoked_at=None).select_related("user")
-    if own:
-        rows = rows.filter(user_id=actor.user_id)
-    return list(rows.order_by("-created_at")[:MOST_TOKENS])
+    theirs: dict[str, Any] = {"user_id": actor.user_id} if own else {}
+    rows = PersonalToken.objects.filter(workspace_id=actor.workspace_id, revoked_at=None, **theirs)
+    return list(rows.select_related("user").order_by("-created_at")[:MOST_TOKENS])
 
 
 def _reach(actor: Actor) -> dict[str, Any]:

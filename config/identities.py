@@ -68,11 +68,11 @@ def follow_roles(provider: Oidc, user: Any, claims: Mapping[str, Any]) -> None:
             wanted.setdefault(slug, role)
     held = dict(Member.objects.filter(user=user).values_list("workspace_id", "role"))
     for workspace in Workspace.objects.filter(slug__in=provider.workspaces).order_by("slug"):
-        role, has = wanted.get(workspace.slug), held.get(workspace.pk)
+        should, has = wanted.get(workspace.slug), held.get(workspace.pk)
         actor = Actor(provider.host, workspace.pk, account.CHANNEL, role=Role.ADMIN)
-        if role and role != has:
-            credentials.set_role(actor=actor, user=user, role=role)
-        elif has and not role:
+        if should and should != has:
+            credentials.set_role(actor=actor, user=user, role=should)
+        elif has and not should:
             credentials.remove_member(actor=actor, user=user)
 
 

@@ -46,7 +46,7 @@ class AdminLogInForm(_Limited, AdminAuthenticationForm):
     pass
 
 
-class PasswordForm(PasswordChangeForm):  # type: ignore[type-arg] # generic for the type checker only
+class PasswordForm(PasswordChangeForm):
     """Django's own, with the limit of log-ins on the old password: a session that was left open is no way to guess it.
 
     What somebody typed as a new password is judged by `AUTH_PASSWORD_VALIDATORS`.

@@ -53,8 +53,6 @@ class LogIn(LoginView):
 class LogOut(LogoutView):
     """Ends this log-in; who came by way of an issuer is told that they are still logged in there."""
 
-    next_page = reverse_lazy("console:login")
-
     def post(self, request: HttpRequest, *args: Any, **more: Any) -> HttpResponse:
         by = request.session.get(LOG_IN, {}).get("by")
         response = super().post(request, *args, **more)
@@ -64,7 +62,7 @@ class LogOut(LogoutView):
 
 
 login = LogIn.as_view()
-logout = LogOut.as_view()
+logout = LogOut.as_view(next_page=reverse_lazy("console:login"))
 
 
 @require_safe

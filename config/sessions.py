@@ -63,7 +63,7 @@ class SessionStore(db.SessionStore):
         if self.session_key is None:
             self.create()
             return
-        data = self._get_session(no_load=must_create)
+        data: dict[str, Any] = self._get_session(no_load=must_create)  # type: ignore[attr-defined] # not in the stubs
         row = {
             "data": self.encode(data),
             "user_id": data.get(SESSION_KEY),

@@ -56,6 +56,7 @@ from pipelines.models import (
     Workspace,
 )
 from pipelines.tenant_admin import DefinitionAdmin, TenantAdmin, acting, raise_denied
+from pipelines.token_form import TokenForm
 
 SHOWN_ONCE = "This is the only time that it is shown: {secret}"
 
@@ -206,14 +207,15 @@ class ApiKeyAdmin(SecretAdmin):
 class PersonalTokenAdmin(SecretAdmin):
     """Whoever makes one makes their own: with another's they could agree to what they asked for themselves."""
 
+    form = TokenForm
     hidden = (*SecretAdmin.hidden, "user")
-    list_display = ("prefix", "user", "workspace", "created_at", "expires_at", "revoked_at")
+    list_display = ("name", "prefix", "user", "workspace", "created_at", "last_used_at", "expires_at", "revoked_at")
     list_select_related = ("user", "workspace")
 
     def save_model(self, request: HttpRequest, obj: PersonalToken, form: Any, change: bool) -> None:
         actor = acting(request, obj.workspace_id) or raise_denied(obj)
         obj.user = cast(Any, request.user)
-        token, secret = credentials.issue_token(actor=actor, user=obj.user, expires_at=obj.expires_at)
+        token, secret = credentials.issue_token(actor=actor, user=obj.user, name=obj.name, expires_at=obj.expires_at)
         obj.pk, obj.prefix = token.pk, token.prefix
         self.show(request, secret)
 

@@ -226,6 +226,16 @@ def test_a_token_is_shown_once_and_is_ones_own(boss: Client, people: dict[str, P
     assert not PersonalToken.objects.filter(user=people["approver"].user, digest=keys.digest(secret)).exists()
 
 
+def test_a_token_of_the_admin_site_lives_no_longer_than_any_other(boss: Client, workspace: Workspace) -> None:
+    far = {"workspace": workspace.pk, "name": "x", "expires_at_0": "2999-01-01", "expires_at_1": "00:00"}
+    answer = boss.post(path(PersonalToken, "add/"), far)
+    assert answer.status_code == 200, "the form again, with its error"
+    assert "at most 366 days ahead" in answer.content.decode()
+    assert not PersonalToken.objects.filter(name="x").exists()
+    assert boss.post(path(PersonalToken, "add/"), {"workspace": workspace.pk, "name": "x"}).status_code == 302
+    assert PersonalToken.objects.get(name="x").expires_at is not None
+
+
 def test_who_takes_over_an_account_leaves_a_trace_where_it_belongs(boss: Client, people: dict[str, Person]) -> None:
     """F145, four eyes: with the password of the second person one could agree to one's own request."""
     account = people["approver"].user
