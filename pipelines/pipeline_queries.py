@@ -129,11 +129,9 @@ def find_release(actor: Actor, release_id: uuid.UUID) -> tuple[Release, Pipeline
     return found, found.pipeline, found.environment
 
 
-def in_force(release: Release) -> Release | None:
-    """The release that is in force where this one belongs, with its definition."""
-    rows = Release.objects.filter(
-        pipeline_id=release.pipeline_id, environment_id=release.environment_id, status=ReleaseStatus.ACTIVE
-    )
+def in_force(pipeline: Pipeline, environment: Environment) -> Release | None:
+    """The release that is in force there, with its definition."""
+    rows = Release.objects.filter(pipeline=pipeline, environment=environment, status=ReleaseStatus.ACTIVE)
     return rows.select_related("environment", "created_by").first()
 
 

@@ -27,6 +27,7 @@ from pipelines.errors import Refusal
 from pipelines.models import Environment, Pipeline, Release, Trigger
 from pipelines.states import ReleaseStatus
 
+MOST_TRIGGERS = 1000  # counted no further
 acting = require_http_methods(["GET", "HEAD", "POST"])
 
 
@@ -96,13 +97,13 @@ def release_activate(request: ScreenRequest, release_id: uuid.UUID) -> HttpRespo
     actor = request.visit.actor
     actor.require(RELEASE)
     release, pipeline, environment = queries.find_release(actor, release_id)
-    current = queries.in_force(release)
+    current = queries.in_force(pipeline, environment)
     is_possible = release.status not in (ReleaseStatus.ACTIVE, ReleaseStatus.REVOKED, ReleaseStatus.RETIRED)
     lacking = missing_handlers(actor, environment, queries.definition_of(release))
     act = Act(
         title=f"Put {release.digest[:12]} in force: {pipeline.slug} in {environment.slug}",
         needs=RELEASE,
-        steps=_consequences(release, current),
+        steps=_consequences(release, pipeline, environment, current),
         button="Put it in force",
         back=reverse("console:release", args=[release.id]),
         warning=f"No live worker has {listed(lacking)}: runs would wait for one there" if lacking else "",
@@ -119,10 +120,11 @@ def release_activate(request: ScreenRequest, release_id: uuid.UUID) -> HttpRespo
     return perform(request, act, carry_out)
 
 
-def _consequences(release: Release, current: Release | None) -> list[Step]:
-    triggers = Trigger.objects.filter(
-        pipeline_id=release.pipeline_id, environment_id=release.environment_id, enabled=True
-    ).count()
+def _consequences(
+    release: Release, pipeline: Pipeline, environment: Environment, current: Release | None
+) -> list[Step]:
+    started = Trigger.objects.filter(pipeline=pipeline, environment=environment, enabled=True)
+    triggers = len(started.values_list("id")[: MOST_TRIGGERS + 1])
     steps = [
         Step("superseded", "Superseded", f"{current.digest[:12]}, which is in force now")
         if current
@@ -131,7 +133,9 @@ def _consequences(release: Release, current: Release | None) -> list[Step]:
         Step("running", "Goes on", "what has begun, with the release it was made of"),
     ]
     if triggers:
-        steps.append(Step("due", "Triggers", f"{triggers:,} that {'is' if triggers == 1 else 'are'} on start it"))
+        more = "+" if triggers > MOST_TRIGGERS else ""
+        told = f"{min(triggers, MOST_TRIGGERS):,}{more} that {'is' if triggers == 1 else 'are'} on"
+        steps.append(Step("due", "Triggers", told))
     if current:
         steps += _otherwise(queries.definition_of(current), queries.definition_of(release))
     return steps

@@ -21,7 +21,7 @@ from pipelines.console.trigger_pages import lines_of
 from pipelines.creation import OPTION_DEFAULTS
 from pipelines.errors import Refusal
 from pipelines.filters import identifiers
-from pipelines.models import Environment, Release
+from pipelines.models import Environment, Pipeline, Release
 from pipelines.paging import read_cut
 from pipelines.states import ReleaseStatus
 
@@ -47,7 +47,7 @@ def pipeline_list(request: ScreenRequest) -> HttpResponse:
     actor = request.visit.actor
     params = request.GET.copy()
     params.setdefault("page_size", SIZE)
-    page = queries.pipeline_list(actor, request.GET, read_cut(params.dict(), (queries.slug,)))
+    page = queries.pipeline_list(actor, request.GET, read_cut(params, (queries.slug,)))
     standing = queries.standing(page.rows, queries.environments(actor)) if page.rows else {}
     context = {
         "page": page,
@@ -92,7 +92,7 @@ def release_page(request: ScreenRequest, release_id: uuid.UUID) -> HttpResponse:
     release, pipeline, environment = queries.find_release(actor, release_id)
     definition = queries.definition_of(release)
     others = list(queries.releases_of(pipeline).exclude(id=release.id).order_by("-created_at", "-id")[:OTHERS])
-    other = _other(request, release, others)
+    other = _other(request, (release, pipeline, environment), others)
     changes = differences.compare(queries.definition_of(other), definition) if other else []
     differing = [change for change in changes if change.kind != "same"]
     lacking = missing_handlers(actor, environment, definition)
@@ -131,15 +131,18 @@ def missing_handlers(actor: Actor, environment: Environment, definition: dict[st
     return unserved.lacking(handlers, workspace_id=actor.workspace_id, environment_id=environment.id)
 
 
-def _other(request: ScreenRequest, release: Release, others: list[Release]) -> Release | None:
+def _other(
+    request: ScreenRequest, shown: tuple[Release, Pipeline, Environment], others: list[Release]
+) -> Release | None:
     """What to compare with: what was asked for, else what is in force there, else the one registered before it."""
+    release, pipeline, environment = shown
     asked = identifiers(request.GET, "against")
     if asked:
-        found, _, _ = queries.find_release(request.visit.actor, asked[0])
-        if found.pipeline_id != release.pipeline_id:
+        found, whose, _ = queries.find_release(request.visit.actor, asked[0])
+        if whose != pipeline:
             raise Refusal("not_found", "that release is of another pipeline")
         return found
-    current = queries.in_force(release)
+    current = queries.in_force(pipeline, environment)
     if current is not None and current.id != release.id:
         return current
     before = [one for one in others if one.created_at <= release.created_at]
