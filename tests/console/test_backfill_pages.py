@@ -39,7 +39,7 @@ def planner_of(trigger: Trigger) -> str:
 
 def form_of(page: Any) -> dict[str, str]:
     """What the form that confirms carries."""
-    form = page.content.decode().partition('backfill/start/"')[2].partition("</form>")[0]
+    form = re.split(r'action="[^"]*backfill/start/"', page.content.decode(), maxsplit=1)[1].partition("</form>")[0]
     return {
         name: unescape(value) for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
     }
