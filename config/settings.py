@@ -34,6 +34,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "config.request_id.RequestIdMiddleware",
     "config.metrics.RequestMetricsMiddleware",
+    "config.compression.PageCompressionMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "config.security.AnswerHeadersMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
