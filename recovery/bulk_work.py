@@ -72,7 +72,7 @@ def let_go(bulk: BulkOperation, action: str) -> None:
 def step(bulk_id: uuid.UUID) -> int:
     """Deals with the targets that are due by now, at most `ASIDE`; says how many. Then holds or ends the bulk where
     its canary, its stop rule, a blackout or its end says so."""
-    due = _hand_out(bulk_id)
+    due = hand_out(bulk_id)
     done, looked = 0, time.monotonic()
     for _ in range(due):
         if time.monotonic() - looked > LOOK_SECONDS:
@@ -90,7 +90,7 @@ def step(bulk_id: uuid.UUID) -> int:
     return done
 
 
-def _hand_out(bulk_id: uuid.UUID) -> int:
+def hand_out(bulk_id: uuid.UUID) -> int:
     """How many targets are due by now; they are the caller's to take. One short transaction.
 
     A caller that dies with some in hand leaves them pending, and the bulk a little behind its rate.
