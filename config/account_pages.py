@@ -101,7 +101,7 @@ def session_end(request: ScreenRequest, session_id: uuid.UUID) -> HttpResponse:
         steps=[*steps, Step("completed", "Stays", "all others, and all tokens")],
         button="End it",
         back=reverse("console:account"),
-        facts=[("From", found.address or "unknown"), ("With", found.agent or "unknown")],
+        facts=[("From", found.address or "unknown"), ("With", found.browser or "unknown")],
     )
 
     def carry_out(_: str) -> str:

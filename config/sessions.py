@@ -31,6 +31,9 @@ LOG_IN = "log_in"
 SEEN_SECONDS = 60
 MOST = 100  # sessions of one person on a page
 LONGEST_AGENT = 300
+# what agents hold → how people call it, the first that fits: most browsers call themselves after others besides
+BROWSERS = (("Edg", "Edge"), ("OPR", "Opera"), ("Firefox", "Firefox"), ("Chrome", "Chrome"), ("Safari", "Safari"))
+SYSTEMS = ("Windows", "Android", "iPhone", "iPad", "Mac", "CrOS", "Linux")
 
 
 class SessionStore(db.SessionStore):
@@ -102,6 +105,13 @@ class Sighting:
     address: str
     agent: str
     is_this: bool
+
+    @property
+    def browser(self) -> str:
+        """The browser in few words, as it calls itself: "Firefox on Windows"; what is no browser, shortened."""
+        name = next((words for part, words in BROWSERS if f"{part}/" in self.agent), "")
+        system = next((one for one in SYSTEMS if one in self.agent), "")
+        return f"{name} on {system}" if name and system else name or self.agent[:60]
 
 
 def note_log_in(*, request: HttpRequest | None, user: Any, **_: Any) -> None:

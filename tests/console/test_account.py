@@ -143,6 +143,23 @@ def test_one_sees_where_one_is_logged_in_and_which_is_this_one(people: dict[str,
     assert told.count("This one") == 1
 
 
+@pytest.mark.parametrize(
+    ("agent", "told"),
+    [
+        ("Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0", "Firefox on Linux"),
+        ("Mozilla/5.0 (Windows NT 10.0) AppleWebKit/537.36 Chrome/131.0 Safari/537.36 Edg/131.0", "Edge on Windows"),
+        ("Mozilla/5.0 (Linux; Android 14) AppleWebKit/537.36 Chrome/131.0 Mobile Safari/537.36", "Chrome on Android"),
+        ("Mozilla/5.0 (iPhone; CPU iPhone OS 18 like Mac OS X) Version/18.0 Safari/604.1", "Safari on iPhone"),
+        ("curl/8.0", "curl/8.0"),
+        ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("", "unknown"),
+    ],
+)
+def test_a_browser_is_called_as_people_call_it(people: dict[str, Person], agent: str, told: str) -> None:
+    here = logged_in("viewer-acme", HTTP_USER_AGENT=agent)
+    assert f">{told}</span>" in here.get("/console/account/").content.decode()
+
+
 def test_one_log_in_is_ended_and_the_others_stay(people: dict[str, Person]) -> None:
     lost, here = logged_in("viewer-acme"), logged_in("viewer-acme")
     found = Session.objects.get(digest=keys.digest(lost.cookies["sessionid"].value))
