@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import template
@@ -20,13 +20,25 @@ def given(wanted: Any, name: str) -> Any:
 
 
 @register.filter
-def filter_names(names: Sequence[str]) -> str:
-    """Names of filters in one line: `error, search or handler`."""
-    words = list(dict.fromkeys(FILTER_WORDS.get(name, name.replace("_", " ")) for name in names))
-    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+def counted_without(groups: Mapping[str, Any]) -> list[str]:
+    """Which groups of the rail are counted without which filters: `State, environment: counted whatever the search.`"""
+    alike: dict[str, list[str]] = {}
+    for group in groups.values():
+        if group.without:
+            alike.setdefault(_listed(group.without), []).append(_filter_word(group.field))
+    return [f"{', '.join(fields).capitalize()}: counted whatever the {names}." for names, fields in alike.items()]
 
 
 @register.filter
 def tail(run_id: uuid.UUID) -> str:
     """The end of an id, where those of the same minute differ."""
     return f"…{str(run_id)[-6:]}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    words = list(dict.fromkeys(_filter_word(name) for name in names))
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def _filter_word(name: str) -> str:
+    return FILTER_WORDS.get(name, name.replace("_", " "))

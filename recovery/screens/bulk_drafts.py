@@ -18,8 +18,9 @@ from django.db import transaction
 from django.http import HttpResponse, QueryDict
 from django.urls import reverse
 from django.utils.dateparse import parse_datetime
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_http_methods
 
+from pipelines.access import RECOVER
 from pipelines.console.acts import check_length, missing
 from pipelines.console.overview import keys_of
 from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
@@ -51,23 +52,28 @@ class Terms:
     choices: Mapping[str, Any] = field(default_factory=dict)
 
 
-@require_POST
+acting = require_http_methods(["GET", "HEAD", "POST"])
+
+
+@acting
 @screen
 def bulk_new(request: ScreenRequest) -> HttpResponse:
     """Makes a draft of what is selected, or of all that match the list's filter, and leads to it."""
-    kind = _kind(request.POST)
+    kind = _kind(request)
     wish = Wish(kind=kind, selection=_selection(request.POST, kind))
     bulk = bulks.draft(wish, actor=request.visit.actor)
     return go_on(request, address(bulk.id))
 
 
-@require_POST
+@acting
 @screen
 def bulk_start(request: ScreenRequest, bulk_id: uuid.UUID) -> HttpResponse:
     """Starts the draft that was looked at; or shows its plan for other choices, or what has changed in it."""
     actor = request.visit.actor
     bulk = bulks.find(actor, bulk_id)
     actor.require(bulks.capability_of(bulk.kind))
+    if request.method != "POST":
+        return _show_what_is_left(request, bulk)
     terms = _terms(request, bulk)
     if "look" in request.POST and bulk.state == BulkState.DRAFT:
         return show_draft(request, bulk, terms)
@@ -132,6 +138,13 @@ def show_draft(
     return show(request, "bulk/draft.html", context, status=status)
 
 
+def _show_what_is_left(request: ScreenRequest, bulk: BulkOperation) -> HttpResponse:
+    """The draft, when somebody asks for the address that starts it."""
+    if bulk.state != BulkState.DRAFT:
+        raise Refusal("execution_state_invalid", f"it is no draft any more: it is {bulk.state.replace('_', ' ')}")
+    return show_draft(request, bulk)
+
+
 def address(bulk_id: uuid.UUID) -> str:
     return reverse("console:bulk", args=[bulk_id])
 
@@ -162,10 +175,13 @@ def _button(bulk: BulkOperation, plan: BulkPlan) -> str:
     return f"{bulk_words.verb(bulk.kind)} {counted(bulk.kind, plan.acts)}"
 
 
-def _kind(params: QueryDict) -> OperationKind:
-    given = params.get("kind", "")
-    if given not in bulks.KINDS:
-        raise missing("kind", f"choose one of {', '.join(bulks.KINDS)}")
+def _kind(request: ScreenRequest) -> OperationKind:
+    """The verb that was chosen; who may act on nothing is told so before."""
+    given = request.POST.get("kind", "")
+    known = given in bulks.KINDS
+    request.visit.actor.require(bulks.capability_of(given) if known else RECOVER)
+    if not known:
+        raise missing("kind", f"select rows in a list, and choose one of {', '.join(bulks.KINDS)}")
     return OperationKind(given)
 
 

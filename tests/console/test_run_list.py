@@ -247,7 +247,9 @@ def test_a_row_that_changed_comes_alone_and_takes_its_own_place(
     address = _live_address(operator.get("/console/"))
     job = hand.take()
     part = operator.part(address)
-    changed = re.findall(r'<template>\s*<tr id="row-([^"]+)" data-id="[^"]+" hx-swap-oob="true">', part.content.decode())
+    changed = re.findall(
+        r'<template>\s*<tr id="row-([^"]+)" data-id="[^"]+" hx-swap-oob="true">', part.content.decode()
+    )
     assert changed == [str(job.stage.run_id)]
     assert len(part.content) < 4_000
     assert operator.part(_live_address(part)).status_code == 204
@@ -361,7 +363,9 @@ def test_counts_regard_the_other_filters_and_say_which_they_do_not(
     assert {one.value: one.count for one in counts["status"].facets}["queued"] == 1
     assert counts["environment"].without == ["search"]
     assert counts["pipeline"].without == ["status", "search"]
-    assert "Counted whatever the search." in text_of(operator.get("/console/?status=running&search=one"))
+    told = text_of(operator.get("/console/?status=running&search=one"))
+    assert "State, environment, application: counted whatever the search." in told
+    assert "Pipeline: counted whatever the state or search." in told
     nowhere = operator.get("/console/?environment=nowhere").context["facets"]
     assert {one.count for one in nowhere["status"].facets} == {0}
 

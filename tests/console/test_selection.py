@@ -151,5 +151,8 @@ def test_a_viewer_sees_why_they_may_not_and_is_refused(
     assert not BulkOperation.objects.exists()
 
 
-def test_a_look_by_get_makes_nothing(operator: Visitor) -> None:
-    assert operator.get(NEW).status_code == 405
+def test_asked_for_by_itself_it_says_where_to_begin(operator: Visitor) -> None:
+    page = operator.get(NEW)
+    assert page.status_code == 400
+    assert "select rows in a list" in text_of(page).lower()
+    assert not BulkOperation.objects.exists()

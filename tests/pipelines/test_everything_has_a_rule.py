@@ -55,8 +55,10 @@ from pipelines.models import (
 )
 from pipelines.tenant_admin import TenantAdmin
 from recovery import backfills
+from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
 from tests.recovery.backfilled import trigger_of, wish
+from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
 from tests.routes import every_route
 
@@ -120,6 +122,14 @@ SCREENS = {
     "reconcile": RESOLVE,
     "operations": VIEW,
     "operation": VIEW,
+    "bulk-list": VIEW,
+    "bulk-new": RECOVER,  # or what its verb needs
+    "bulk": VIEW,
+    "bulk-items": VIEW,
+    "bulk-start": STEER,  # what its verb needs, here a pause; of its maker alone
+    "bulk-pause": STEER,
+    "bulk-resume": STEER,
+    "bulk-abort": STEER,
     "approvals": VIEW,
     "waiting": VIEW,
     "approval": VIEW,
@@ -194,6 +204,8 @@ OTHER_ROUTES = {
     "metrics": OPEN,
 }
 ADMIN_ACTIONS = {
+    ("AuditEvent", "export_csv"): VIEW,
+    ("AuditEvent", "export_json_lines"): VIEW,
     ("ApiKey", "revoke"): ADMINISTER,
     ("PersonalToken", "revoke"): ADMINISTER,
     ("Channel", "send_test"): ADMINISTER,
@@ -346,6 +358,7 @@ def parts(
         "trigger_id": trigger.id,
         "tick_id": Tick.objects.filter(trigger=trigger).values_list("id", flat=True)[0],
         "backfill_id": done.backfill.id,
+        "bulk_id": begun(of(OperationKind.PAUSE, [gated]), people["admin"].actor).id,
         "blackout_id": _past_blackout(people["admin"]).id,
         "token_id": PersonalToken.objects.get(user=people["viewer"].user).id,
         "session_id": new_id(),
