@@ -52,7 +52,6 @@ from pipelines.states import (
     StageState,
 )
 
-FACET_CAP = 1_000
 REMEMBERED_SECONDS = 3_600  # a worker that fell silent longer ago explains nothing
 ANY_RUN = RunFilter()
 FIRST_PAGE = Cut()
@@ -136,30 +135,6 @@ def business_keys(run_ids: Iterable[uuid.UUID], most: int = 3) -> dict[uuid.UUID
         if len(found.setdefault(run_id, [])) < most:
             found[run_id].append((key, value))
     return found
-
-
-def status_facets(actor: Actor, statuses: Sequence[str], cap: int = FACET_CAP) -> dict[str, int]:
-    """How many visible runs have each status, counted no further than `cap` + 1, so that the cost is bounded."""
-    scope = "".join(
-        f" AND {table}.id = %({name})s"
-        for table, name in (("a", "application"), ("e", "environment"))
-        if getattr(actor, f"{name}_id") is not None
-    )
-    rows = planned(
-        "SELECT v.status, least(sum(part.counted), %(reach)s)::int FROM unnest(%(statuses)s::text[]) v(status)"  # noqa: S608
-        " CROSS JOIN pipelines_application a CROSS JOIN pipelines_environment e CROSS JOIN LATERAL ("
-        "SELECT count(*) AS counted FROM (SELECT FROM pipelines_run r WHERE r.application_id = a.id"
-        " AND r.environment_id = e.id AND r.status = v.status LIMIT %(reach)s) capped) part"
-        f" WHERE a.workspace_id = %(workspace)s AND e.workspace_id = %(workspace)s{scope} GROUP BY v.status",
-        {
-            "workspace": actor.workspace_id,
-            "application": actor.application_id,
-            "environment": actor.environment_id,
-            "statuses": list(statuses),
-            "reach": cap + 1,
-        },
-    )
-    return dict.fromkeys(statuses, 0) | dict(rows)
 
 
 def run_detail(actor: Actor, run_id: uuid.UUID) -> Run:

@@ -144,7 +144,9 @@ def _table(
 
 def _fitting(request: ScreenRequest, changed: Sequence[Row], now: datetime) -> tuple[list[Row], list[str]]:
     """The changed rows that fit one update, and as HTML."""
-    sent, parts, size = [], [], 0
+    sent: list[Row] = []
+    parts: list[str] = []
+    size = 0
     for row in changed:
         part = render_to_string("runs/_row.html", {"row": row, "now": now, "is_update": True}, request)
         size += len(part.encode())
@@ -172,19 +174,19 @@ def _views(params: QueryDict, now: datetime) -> list[View]:
     """The standard views. Their times are whole, so that the same view has the same address for a while."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     hour = now.replace(minute=0, second=0, microsecond=0)
-    needing = [RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.WAITING]
-    asked = {
+    needing = [RunStatus.FAILED.value, RunStatus.BLOCKED.value, RunStatus.WAITING.value]
+    asked: dict[str, list[tuple[str, list[str]]]] = {
         "Needs attention": [("status", needing)],
-        "Failed today": [("status", [RunStatus.FAILED]), ("created_after", [_iso(midnight)])],
-        "Waiting for a decision": [("status", [RunStatus.WAITING])],
-        "Running long": [("status", [RunStatus.RUNNING]), ("created_before", [_iso(hour - timedelta(hours=1))])],
+        "Failed today": [("status", [RunStatus.FAILED.value]), ("created_after", [_iso(midnight)])],
+        "Waiting for a decision": [("status", [RunStatus.WAITING.value])],
+        "Running long": [("status", [RunStatus.RUNNING.value]), ("created_before", [_iso(hour - timedelta(hours=1))])],
     }
     now_shown = selection.filter_of(params, RUN_FILTERS)
     found = []
     for label, filters in asked.items():
         query = QueryDict(mutable=True)
         for name, values in filters:
-            query.setlist(name, [str(value) for value in values])
+            query.setlist(name, values)
         told = selection.filter_of(query, RUN_FILTERS)
         found.append(View(label, told, told == now_shown))
     return found

@@ -16,7 +16,7 @@ from django.urls import reverse
 
 from pipelines import queries
 from pipelines.access import Actor
-from pipelines.models import Attempt, Effect, Stage
+from pipelines.models import Attempt, Effect, Run, Stage
 
 Leads = Callable[[Actor, uuid.UUID], str | None]
 # eight digits of the first block at least: fewer are numbers that people look for
@@ -61,5 +61,5 @@ def _by_beginning(actor: Actor, told: str) -> str | None:
     return reverse("console:run", args=[found[0]]) if len(found) == 1 else None
 
 
-def _runs(actor: Actor) -> QuerySet:
+def _runs(actor: Actor) -> QuerySet[Run]:
     return queries.visible_runs(actor)
