@@ -41,8 +41,8 @@ from pipelines.transitions import reconciliation_list
 
 EVENTS_SHOWN = 12
 ROWS_SHOWN = 40  # stages with a row each; of more, neighbours are folded
-BARS_DRAWN = 320  # attempts of the whole run, shared by its rows
-FEWEST_DRAWN, MOST_DRAWN = 3, 50  # newest attempts of one row
+BARS_DRAWN = 200  # attempts of the whole run, shared by its rows
+FEWEST_DRAWN, MOST_DRAWN = 3, 30  # newest attempts of one row
 ATTEMPTS_SHOWN, ATTEMPTS_AT_ONCE = 8, 200  # lines at first; attempts that are asked for
 EARLIER_SHOWN = 10
 FOLLOWERS_SHOWN = 12

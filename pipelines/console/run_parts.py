@@ -91,14 +91,13 @@ def changes(now: Parts, seen: Seen) -> SafeString:
     found.extend(
         _in_table(f'<tr id="row-{key}" hx-swap-oob="delete"></tr>') for key in seen.rows if key not in now.rows
     )
-    before = "part-pauses"
+    place = "afterbegin:#stage-rows"
     for key, html in now.rows.items():
         if key not in seen.rows:
-            place = f"afterend:#{before}"
             found.append(_in_table(f'<tbody hx-swap-oob="{place}">{html}</tbody>'))
         elif seen.rows[key] != _digest(html):
             found.append(_in_table(html.replace(f'id="row-{key}"', f'id="row-{key}" hx-swap-oob="true"', 1)))
-        before = f"row-{key}"
+        place = f"afterend:#row-{key}"
     return mark_safe("".join(found))  # noqa: S308 - rendered above, and keys that are numbers
 
 

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 
 from pipelines import queries, trigger_queries
 from pipelines.access import Actor
+from pipelines.console.overview import keys_of
 from pipelines.console.run_page import Section
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.models import Lane, Run, Tick, Trigger
@@ -28,12 +29,14 @@ MOST_DRAWN = 120  # nodes of an evidence graph; one that is larger is listed
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What the run came out of, and the newest of what came out of it."""
+    """What the run came out of, and the newest of what came out of it, each with the key that its application knows it
+    by."""
 
     run: Run
     source: Run | None
+    source_key: str
     recovery: dict[str, Any] | None
-    forks: Sequence[Run]
+    forks: Sequence[tuple[Run, str]]
     more: bool
 
 
@@ -115,7 +118,9 @@ def _lineage(actor: Actor, run: Run) -> Lineage:
     visible = queries.visible_runs(actor)
     source = visible.filter(id=run.recovered_from_id).first() if run.recovered_from_id else None
     forks = list(visible.filter(recovered_from=run).order_by("-created_at", "-id")[: FORKS + 1])
-    return Lineage(run, source, run.recovery, forks[:FORKS], len(forks) > FORKS)
+    keys = keys_of([one.id for one in (*forks[:FORKS], *([source] if source else []))])
+    told = [(fork, keys.get(fork.id, "")) for fork in forks[:FORKS]]
+    return Lineage(run, source, keys.get(source.id, "") if source else "", run.recovery, told, len(forks) > FORKS)
 
 
 @require_safe
