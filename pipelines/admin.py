@@ -11,22 +11,23 @@ from django.contrib.auth.admin import UserAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from pipelines import blackout_admin, catalog, credentials, keyring, trigger_admin  # noqa: F401 - two register their own
+from pipelines import (  # noqa: F401 - the admins among them register their own
+    audit_admin,
+    blackout_admin,
+    catalog,
+    credentials,
+    keyring,
+    policy_admin,
+    trigger_admin,
+)
 from pipelines.access import Actor, person
 from pipelines.audit import audited, record
-from pipelines.audit_names import names_of
-from pipelines.audit_sentences import tell
 from pipelines.errors import Refusal
 from pipelines.models import (
     ApiKey,
     Application,
     Attempt,
     AttemptProgress,
-    AuditCheck,
-    AuditEvent,
-    AuditHead,
-    AuditPending,
-    AuditSeal,
     Checkpoint,
     CheckpointEvidence,
     ContextItem,
@@ -43,7 +44,6 @@ from pipelines.models import (
     Notice,
     PersonalToken,
     Pipeline,
-    Policy,
     QueueEntry,
     Release,
     Role,
@@ -133,18 +133,6 @@ class PipelineAdmin(DefinitionAdmin):
     list_display = ("slug", "name", "workspace", "created_at")
     list_select_related = ("workspace",)
     fixed = ("workspace", "slug", "created_at")
-
-
-@admin.register(Policy)
-class PolicyAdmin(DefinitionAdmin):
-    """Policies are made and changed through the API, which checks their rules; here they are paused and resumed."""
-
-    list_display = ("name", "kind", "status", "workspace", "created_at")
-    list_select_related = ("workspace",)
-    fixed = ("workspace", "name", "kind", "match", "rule", "created_at")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
 
 
 @admin.register(Release)
@@ -342,52 +330,6 @@ class EventAdmin(TenantAdmin):
     tenant = "run__workspace"
     found_by = ("run",)
     list_display = ("id", "run_id", "kind", "from_state", "to_state", "at", "actor")
-
-
-@admin.register(AuditEvent)
-class AuditEventAdmin(TenantAdmin):
-    found_by = ("pk", "run")
-    ordering = ("-at", "-id")
-    list_display = ("at", "sentence", "actor", "channel", "action", "outcome", "code", "run")
-    readonly_fields = ("sentence",)
-
-    def get_changelist_instance(self, request: HttpRequest) -> Any:
-        found: Any = super().get_changelist_instance(request)
-        found.result_list = list(found.result_list)
-        names = names_of(found.result_list)
-        for event in found.result_list:
-            event.sentence = tell(event, names)
-        return found
-
-    @admin.display
-    def sentence(self, event: AuditEvent) -> str:
-        told: str | None = getattr(event, "sentence", None)  # of a list it is told with all others
-        return told or tell(event, names_of([event]))
-
-
-@admin.register(AuditPending)
-class AuditPendingAdmin(TenantAdmin):
-    list_display = ("event",)
-
-
-@admin.register(AuditSeal)
-class AuditSealAdmin(TenantAdmin):
-    found_by = ("event",)
-    list_display = ("workspace", "position", "event")
-    list_select_related = ("workspace",)
-
-
-@admin.register(AuditHead)
-class AuditHeadAdmin(TenantAdmin):
-    list_display = ("workspace", "position", "hash", "sealed_at", "key_id")
-    list_select_related = ("workspace",)
-
-
-@admin.register(AuditCheck)
-class AuditCheckAdmin(TenantAdmin):
-    found_by = ("event",)
-    list_display = ("workspace", "at", "checked", "waiting", "against", "fault")
-    list_select_related = ("workspace",)
 
 
 @admin.register(Checkpoint)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from django.contrib import admin
 
 from pipelines.tenant_admin import TenantAdmin
-from recovery.models import Backfill, BackfillTick, EffectEvidence, Operation, Reconciliation
+from recovery.models import (
+    Backfill,
+    BackfillTick,
+    BulkItem,
+    BulkOperation,
+    EffectEvidence,
+    Operation,
+    Reconciliation,
+)
 
 
 @admin.register(Operation)
@@ -45,3 +53,18 @@ class BackfillTickAdmin(TenantAdmin):
     tenant = "backfill__workspace"
     found_by = ("backfill", "run")
     list_display = ("backfill_id", "at", "local_time", "rule", "state", "run", "error_code")
+
+
+@admin.register(BulkOperation)
+class BulkOperationAdmin(TenantAdmin):
+    list_display = ("id", "kind", "state", "total", "requested_by", "channel", "reason", "created_at", "finished_at")
+    list_select_related = ("requested_by",)
+
+
+@admin.register(BulkItem)
+class BulkItemAdmin(TenantAdmin):
+    """What bulk operations did to each of their targets."""
+
+    tenant = "bulk__workspace"
+    found_by = ("bulk", "run", "operation")
+    list_display = ("bulk_id", "position", "run", "stage", "state", "code", "operation", "made", "decided_at")

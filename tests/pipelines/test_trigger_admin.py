@@ -249,7 +249,7 @@ def test_a_ledger_is_found_by_its_trigger_or_its_run_and_never_changed(boss: Cli
 
 
 def test_the_list_reads_no_more_for_many_triggers_than_for_one(boss: Client, trigger: Trigger) -> None:
-    """F159: and counts no further than its cap."""
+    """F159: and counts nothing."""
     counts = []
     for more in (0, 20):
         for _ in range(more):
@@ -258,6 +258,6 @@ def test_the_list_reads_no_more_for_many_triggers_than_for_one(boss: Client, tri
             trigger.save()
         with CaptureQueriesContext(connection) as captured:
             assert boss.get(LIST).status_code == 200
-        assert all("LIMIT 10000" in one["sql"] for one in captured if "COUNT(" in one["sql"])
+        assert not [one["sql"] for one in captured if "COUNT(" in one["sql"]]
         counts.append(len(captured))
     assert counts[0] == counts[1]
