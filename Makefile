@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --require-hashes --only-binary :all:
 TEST_SERVER := $(or $(RECOURSE_TEST_SERVER_URL),postgres://postgres@127.0.0.1:5432/postgres)
 
-.PHONY: up install test prove lint bench lock
+.PHONY: up install test prove lint bench lock pictures
 
 up: install
 	exec $(PY) manage.py up $(ARGS)
@@ -41,8 +41,13 @@ bench: $(VENV)/.development
 	$(PY) bench/triggers.py
 	$(PY) bench/backfills.py
 	$(PY) bench/backfill_pages.py
+	$(PY) bench/run_page.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
+
+# The pictures of the documents, from a console of their own with the samples; needs Chromium.
+pictures: $(VENV)/.development
+	$(PY) -m tests.browser.pictures $(ARGS)
 
 # After a change of pyproject.toml; the lock files name no index and no path.
 lock:
