@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -67,7 +68,7 @@ class WorkspaceFilter(Offered):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(workspace.slug, workspace.slug) for workspace in belonging(request).order_by("slug")]
 
-    def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:
+    def choices(self, changelist: Any) -> Iterator[Any]:
         """Without "all": one is always shown."""
         for number, (slug, title) in enumerate(self.lookup_choices):
             yield {
@@ -99,8 +100,8 @@ class AuditEventAdmin(TenantAdmin):
     change_list_template = "admin/audit_events.html"
     found_by = ("pk", "run", "stage")
     ordering = ("-at", "-id")
-    list_display = ("at", "told", "by", "channel", "action", "outcome", "code", "run_page")
-    list_display_links = ("at",)
+    list_display = ("when", "told", "by", "channel", "action", "outcome", "code", "run_page")
+    list_display_links = ("when",)
     list_filter = (WorkspaceFilter, *FILTERS, DateFilter)
     show_facets = admin.ShowFacets.NEVER
     readonly_fields = ("told", "run_page", "seal", "on_the_console")
@@ -151,6 +152,10 @@ class AuditEventAdmin(TenantAdmin):
         found: dict[str, list[audit_listing.Facet]] = kept.audit_facets
         return found
 
+    @admin.display(description="at (UTC)", ordering="at")
+    def when(self, event: AuditEvent) -> str:
+        return f"{event.at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
     @admin.display(description="what happened")
     def told(self, event: AuditEvent) -> str:
         told: str | None = getattr(event, "sentence", None)  # of a list it is told with all others
@@ -183,14 +188,14 @@ class AuditEventAdmin(TenantAdmin):
         return f"position {link.position}: {f'it {link.fault}' if link.fault else f'holds, {link.hash}'}"
 
     @admin.action(description="Export the selected events as CSV", permissions=["view"])
-    def export_csv(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> HttpResponse | None:
+    def export_csv(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> HttpResponseBase | None:
         return self._export(request, queryset, CSV)
 
     @admin.action(description="Export the selected events as JSON lines", permissions=["view"])
-    def export_json_lines(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> HttpResponse | None:
+    def export_json_lines(self, request: HttpRequest, queryset: QuerySet[AuditEvent]) -> HttpResponseBase | None:
         return self._export(request, queryset, JSON_LINES)
 
-    def _export(self, request: HttpRequest, queryset: QuerySet[AuditEvent], form: str) -> HttpResponse | None:
+    def _export(self, request: HttpRequest, queryset: QuerySet[AuditEvent], form: str) -> HttpResponseBase | None:
         events = list(queryset.values_list("pk", "workspace_id", "workspace__slug"))
         slugs = {workspace_id: slug for _, workspace_id, slug in events}
         told = {"selected": [str(len(events))]}

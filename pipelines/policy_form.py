@@ -19,6 +19,7 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the t
 
     match = forms.JSONField(
         required=False,
+        initial=dict,
         widget=AdminTextareaWidget,
         help_text="any of pipeline, stage, handler, environment, error_codes; none of them: every stage",
     )
@@ -52,5 +53,5 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the t
 
     def _get_validation_exclusions(self) -> set[str]:
         """Without the name, whose being taken is told beside it."""
-        excluded: set[str] = super()._get_validation_exclusions()
+        excluded: set[str] = super()._get_validation_exclusions()  # type: ignore[misc] # Django has it
         return excluded | {"name"}

@@ -127,6 +127,9 @@ class AuditEvent(models.Model):
             ),
         ]
 
+    def __str__(self) -> str:
+        return f"{self.action} by {self.actor}"
+
 
 class AuditPending(models.Model):
     """An audit event that waits to be sealed: written by the event's own trigger, taken away by the sealing."""

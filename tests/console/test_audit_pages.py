@@ -26,7 +26,7 @@ def told(people: dict[str, Person], start_run: StartRun) -> Run:
     """A run that an operator cancelled, and what else happened in the workspace."""
     run = start_run("first", name="orders 2026-05-30")
     transitions.cancel_run(run.id, actor=people["operator"].actor, reason="bad source file")
-    refused = {"run": run.id, "stage": stages_of(run)[0].id, "code": "permission_denied"}
+    refused: dict[str, Any] = {"run": run.id, "stage": stages_of(run)[0].id, "code": "permission_denied"}
     audit.record(people["viewer"].actor, "stage.retry", audit.DENIED, **refused)
     return run
 

@@ -36,7 +36,7 @@ def operator(people: dict[str, Person]) -> Visitor:
 
 
 def download(visitor: Visitor, form: str, query_string: str = "") -> str:
-    answer = visitor.post(f"{EXPORT}{query_string}", {"format": form})
+    answer: Any = visitor.post(f"{EXPORT}{query_string}", {"format": form})
     assert answer.status_code == 200
     assert answer.streaming
     return b"".join(answer.streaming_content).decode()
@@ -170,7 +170,7 @@ def test_a_file_is_read_in_parts_and_takes_no_more_memory_for_more_events(
         " FROM generate_series(1, 3000)",
         [actor.workspace_id],
     )
-    answer = operator.post(f"{EXPORT}?action=run.pause", {"format": "jsonl"})
+    answer: Any = operator.post(f"{EXPORT}?action=run.pause", {"format": "jsonl"})
     parts = iter(answer.streaming_content)
     for _ in range(5):
         next(parts)
