@@ -88,11 +88,25 @@ def pages(workspace: Workspace) -> Iterator[tuple[str, int, str]]:
         "words: half of all runs": "?search=germany",
         "words: none": "?search=zebra",
         "words: a business key": "?search=order-4711",
+        "words: of an error": "?search=upstream",
+        "words: of an error that few have": "?search=rare_error",
+        "words: an id of nothing": "?search=00000000-0000-7000-8000-000000000000",
+        "failed today, narrowed by three": "?status=failed&environment=production&application=app-0",
     }
     for name, parameters in runs.items():
         yield f"runs {name}".strip(), LIST_MS, f"/console/{parameters}"
     yield "a run", LIST_MS, f"/console/runs/{run.id}/"
-    for name, parameters in {"": "", "error": "?error_code=TIMEOUT", "pipeline": "?pipeline=pipeline-0"}.items():
+    letters = {
+        "": "",
+        "error": "?error_code=TIMEOUT",
+        "a rare error": "?error_code=RARE_ERROR",
+        "error and handler": "?error_code=TIMEOUT&handler=handler.1",
+        "pipeline": "?pipeline=pipeline-0",
+        "a pipeline with few, old runs": "?pipeline=pipeline-rare",
+        "application": "?application=app-0",
+        "closed": "?status=discarded",
+    }
+    for name, parameters in letters.items():
         yield f"dead letters {name}".strip(), LIST_MS, f"/console/dead-letters/{parameters}"
     for section in ("approvals", "operations", "bulk", "triggers", "backfills", "pipelines", "workers", "blackouts"):
         yield section, LIST_MS, f"/console/{section}/"
