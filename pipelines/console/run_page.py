@@ -184,8 +184,9 @@ def with_sections(find: Callable[[Actor, Run], list[Section]]) -> None:
 
 @dataclass(slots=True)
 class RunLook:
-    """The run page. `beat` changes whenever something on it did; `followers` are some of those that only wait for
-    other stages, `following` how many stages do. `undrawn`: rows do not draw each of their attempts."""
+    """The run page. `beat` changes whenever something on it did. `followers` are some of those that only wait for other
+    stages, `unlisted` how many more there are, `following` how many stages do. `undrawn`: rows leave attempts
+    out."""
 
     run: Run
     wish: Wish
@@ -204,6 +205,7 @@ class RunLook:
     holds: Sequence[Hold]
     followers: Sequence[Blocker]
     following: int
+    unlisted: int
     events: Sequence[Told]
     outside: Sequence[Mapping[str, Any]]
     checkpoints: checkpoint_pages.Recent
@@ -338,6 +340,7 @@ def look(actor: Actor, run_id: uuid.UUID, wish: Wish) -> RunLook:
         offers=offers.for_run(run, actor),
         holds=fold([blocker for blocker in blockers if blocker.stage_id not in followers], stages),
         followers=waiting[:FOLLOWERS_SHOWN],
+        unlisted=max(len(waiting) - FOLLOWERS_SHOWN, 0),
         following=len({blocker.stage_id for blocker in waiting}),
         events=recent_events(run, by_id),
         outside=reconciliation_list(run.id) if run.status == RunStatus.CANCELLED else [],
