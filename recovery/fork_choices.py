@@ -8,8 +8,9 @@ only an older checkpoint covers is told as such, and not how much that one keeps
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 from pipelines import checkpoint_reading
 from pipelines.checkpoint_reading import payload_of
@@ -42,16 +43,27 @@ def choices(run: Run) -> list[Choice]:
 def look_ahead(was: Shape, will_be: Shape, done: Collection[str]) -> list[Choice]:
     """Pure: the same of a release that was, one that will run, and the stages that the newest checkpoint says are
     done."""
-    behind = {name: will_be.behind(name) for name in was.names}
-    return [_choice(name, was, will_be, behind, set(done)) for name in was.names]
+    behind = _behind(will_be)
+    names = was.names
+    return [_choice(name, names, behind, set(done)) for name in names]
 
 
-def _choice(name: str, was: Shape, will_be: Shape, behind: dict[str, set[str]], done: set[str]) -> Choice:
-    there = set(will_be.names)
-    if name not in there:
+def _choice(name: str, names: Sequence[str], behind: Mapping[str, set[str]], done: set[str]) -> Choice:
+    """`names`: of the release that was; `behind` has a key for each stage of the one that will run."""
+    if name not in behind:
         return Choice(name, problem="not in the release that will run")
-    before = {other for other in was.names if name in behind[other]}
-    if open_before := [one for one in was.names if one in before and one not in done]:
-        return Choice(name, problem=f"only from an older checkpoint: {open_before[0]} before it is not done now")
-    kept = (done - behind[name] - {name}) & there
-    return Choice(name, len(kept), len(there) - len(kept))
+    not_done = (one for one in names if one not in done and name in behind.get(one, ()))
+    if lacking := next(not_done, None):
+        return Choice(name, problem=f"only from an older checkpoint: {lacking} before it is not done now")
+    kept = (done - behind[name] - {name}) & behind.keys()
+    return Choice(name, len(kept), len(behind) - len(kept))
+
+
+def _behind(shape: Shape) -> dict[str, set[str]]:
+    """By stage: what waits for it, directly or not; all of them in one pass, from the last to the first."""
+    names = shape.names
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for position in reversed([*TopologicalSorter(dict(enumerate(shape.depends_on))).static_order()]):
+        for needed in shape.depends_on[position]:
+            found[names[needed]] |= found[names[position]] | {names[position]}
+    return found

@@ -64,7 +64,16 @@ class Shape:
 
     def before(self, name: str) -> set[str]:
         """What the stage waits for, directly or not; nothing when the release has no such stage."""
-        return {other for other in self.names if name in self.behind(other)}
+        names = self.names
+        if name not in names:
+            return set()
+        found: set[int] = set()
+        left = [names.index(name)]
+        while left:
+            needed = set(self.depends_on[left.pop()]) - found
+            found |= needed
+            left += needed
+        return {names[position] for position in found}
 
 
 @dataclass(frozen=True, slots=True)
