@@ -7,31 +7,16 @@ they fail.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.db import connections
 
+from tests.browser.chromium import CHROMIUM, FLAGS, REASON
 from tests.browser.looking import Window
 from tests.cast import Person
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-REASON = "no Chromium on this machine: apt-get install chromium"
-# No sandbox, because root has none; the rest keeps Chromium from work of its own: pages are drawn by the processor,
-# nothing is fetched but what a test asks for.
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 # colours that are on their way to others have no contrast yet
 USUAL = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
 

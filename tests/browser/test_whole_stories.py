@@ -5,6 +5,7 @@ Told by keyboard alone, by mouse alone and without JavaScript; what is asserted 
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 from recourse import Failure, Registry, StageContext, Worker
 
-from pipelines.models import Application, AuditEvent, Environment, Gate, GateDecision, Run, Trigger
-from recovery.models import Backfill
+from pipelines import results
+from pipelines.models import Application, AuditEvent, DeadLetter, Environment, Gate, GateDecision, Run, Trigger
+from recovery import bulk_work
+from recovery.models import Backfill, BulkItem, BulkOperation
 from tests.browser.looking import Window
-from tests.cast import Person, stages_of
+from tests.cast import Hand, Person, stages_of
 from tests.recovery.backfilled import runs_of, trigger_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -45,7 +48,7 @@ class Table:
 
 
 @pytest.fixture
-def table(live_server: Any, api_key: str) -> Iterator[Table]:
+def table(transactional_db: None, live_server: Any, api_key: str) -> Iterator[Table]:
     """A worker of the application works on whatever it is given."""
     table, registry = Table(), Registry()
     registry.add("Load", table.load)
@@ -237,6 +240,50 @@ def test_a_backfill_is_planned_started_and_cancelled(
     assert made.state == "cancelled"
     let_in = [run for run in runs_of(made.id) if run.status != "cancelled"]
     assert len(let_in) <= 1, "what was let in goes on, and it was one at a time"
+
+
+def test_five_hundred_dead_letters_are_redriven_in_bulk_and_aborted_on_the_way(
+    window: Open, people: dict[str, Person], start_run: StartRun, hand: Hand
+) -> None:
+    """Model §5, F156: chosen by a filter, planned, begun, stopped; what was done stays done, the rest is left alone."""
+    for number in range(5):
+        stages = [{"name": f"part-{part}", "depends_on": []} for part in range(100)]
+        start_run(*stages, name="rates", key=f"rates:{number}")
+    failed = {"error_code": "UPSTREAM_DOWN", "error_message": "no route", "retryable": False}
+    results.report(
+        hand.holder,
+        [results.Result(job.stage.id, job.attempt_id, job.number, "failed", **failed) for job in hand.pull(500)],
+    )
+    letters = DeadLetter.objects.filter(state="open")
+    assert letters.count() == 500
+    one = window(people["operator"])
+    page = one.page
+    page.get_by_role("navigation", name="Sections").get_by_role("link", name="Dead letters").click()
+    page.wait_for_url("**/console/dead-letters/")
+    one.go("/console/dead-letters/?error_code=UPSTREAM_DOWN")
+    page.get_by_role("checkbox", name="Select the dead letter").first.check()
+    page.get_by_label("all that match the filters").check()
+    page.get_by_role("button", name="Redrive…").last.click()
+    page.wait_for_url("**/console/bulk/*/")
+    bulk = BulkOperation.objects.get()
+    assert (bulk.state, bulk.total, letters.count()) == ("draft", 500, 500), "a draft does nothing"
+    page.get_by_label("At most a second").fill("20")
+    page.get_by_label("Reason").fill("the route is back")
+    page.get_by_role("button", name="Redrive 500").last.click()
+    page.get_by_role("heading", name="Progress").wait_for()
+    while BulkItem.objects.filter(bulk=bulk, state="done").count() < 10:
+        bulk_work.work(bulk.id, seconds=0.5)
+    page.get_by_role("link", name=re.compile("[0-9]+ done")).wait_for()
+    page.get_by_role("link", name="Abort…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("it is down again")
+    dialog.get_by_role("button", name="Abort the bulk").last.click()
+    page.get_by_role("main").get_by_text("Aborted").first.wait_for()
+    bulk_work.work(bulk.id, seconds=0.5)
+    done = BulkItem.objects.filter(bulk=bulk, state="done").count()
+    assert 10 <= done < 500
+    assert letters.count() == 500 - done, "what it had not come to is left as it was"
+    assert BulkItem.objects.filter(bulk=bulk, state="pending").count() == 0
 
 
 def _tab_to(page: Any, label: str) -> None:

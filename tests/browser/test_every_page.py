@@ -1,0 +1,181 @@
+"""Every page of the URL map and of the admin site, as Chromium shows it: both themes, wide, narrow and at 400 % zoom.
+
+A new address is looked at without anybody naming it here; one that answers with no page has to be named in NO_PAGE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.urls import resolve
+
+from config.security import POLICY
+from pipelines.models import Run
+from tests.browser.looking import Window
+from tests.cast import Person
+from tests.pipelines.test_everything_has_a_rule import address_of, parts  # noqa: F401  one of each thing
+from tests.routes import every_route
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Open = Callable[..., Window]
+
+LONG = "a-very-long-name-" * 11
+# 400 % of 1280 pixels are 320
+WIDTHS = (1280, 390, 320)
+# what shows no page: it is posted to, is the part of a page that HTMX fetches, is a plain text, or leads elsewhere
+NO_PAGE = {
+    *("logout", "preferences", "audit-export", "bulk-new", "backfill-start", "schedule-preview"),
+    *("run-live", "run-events", "waiting", "whole"),
+    *("oidc-login", "oidc-done", "oidc-log-out"),
+}
+# pages that say that there is no such thing: where nobody logs in by an issuer, or the session is not one's own
+NOT_FOUND = {"account-connect", "account-disconnect", "session-end"}
+# what a page shows by its query
+QUERIES = {
+    "approvals": ("", "?view=waiting", "?view=asked", "?view=decided"),
+    "checkpoint-changes": ("?one=1&other=2",),
+    "runs": ("", "?search=nothing-is-called-so", "?status=failed"),
+}
+
+
+def areas() -> dict[str, list[str]]:
+    """The names of the pages by the first word of their address."""
+    found: dict[str, list[str]] = {}
+    for route, pattern in every_route():
+        if route.startswith("console/") and pattern.name not in NO_PAGE:
+            found.setdefault(route.split("/")[1] or "start", []).append(pattern.name or "")
+    return {area: sorted(names) for area, names in found.items()}
+
+
+@pytest.fixture
+def start_run(start_run: Callable[..., Run]) -> Callable[..., Run]:
+    """Whatever the pages show has a name that no column is as wide as."""
+    return lambda *stages, **more: start_run(*stages, **{"name": LONG, "key": f"{Run.objects.count()}-{LONG}", **more})
+
+
+@pytest.mark.parametrize("area", sorted(areas()))
+def test_nothing_is_wrong_with_any_page(
+    area: str,
+    window: Open,
+    people: dict[str, Person],
+    parts: dict[str, Any],  # noqa: F811
+) -> None:
+    """P89, O59: axe-core finds nothing, the policy holds, nothing is wider than its window, small or out of reach."""
+    one = window(people["admin"])
+    wrong = [
+        f"{name}{query}: {fault}"
+        for name in areas()[area]
+        for query in QUERIES.get(name, ("",))
+        for fault in wrong_with(one, address_of(name, parts) + query, *([404] if name in NOT_FOUND else []))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", ["run", "dead-letters", "approval", "operation", "trigger", "backfill", "blackouts"])
+def test_nothing_is_wrong_with_any_dialog(
+    name: str,
+    window: Open,
+    people: dict[str, Person],
+    parts: dict[str, Any],  # noqa: F811
+) -> None:
+    """Each is opened where it is offered, and Escape leads back to the link that opened it."""
+    one = window(people["admin"])
+    one.go(address_of(name, parts))
+    assert [f"{address}: {wrong}" for address in dialogs_on(one) for wrong in wrong_with_dialog(one, address)] == []
+
+
+def test_nothing_is_wrong_with_menus_and_keys(window: Open, people: dict[str, Person], parts: dict[str, Any]) -> None:  # noqa: F811
+    """What the frame of every page unfolds."""
+    one = window(people["admin"])
+    one.go("/console/")
+    for width in WIDTHS:
+        one.look(width=width)
+        one.page.evaluate("document.querySelectorAll('header details').forEach((menu) => menu.open = true)")
+        assert one.faults() + shades(one, "header") == []
+        one.page.keyboard.press("Escape")
+        one.page.keyboard.press("?")
+        one.page.locator("dialog#keys[open]").wait_for()
+        assert one.faults() + shades(one, "dialog#keys") == []
+        one.page.keyboard.press("Escape")
+
+
+def test_nothing_is_wrong_with_what_is_shown_to_who_may_not_or_is_not_there(
+    window: Open,
+    people: dict[str, Person],
+    parts: dict[str, Any],  # noqa: F811
+) -> None:
+    """Refusals are pages of the console too: not found, not allowed, not logged in; and a viewer's, without offers."""
+    stranger = window()
+    assert list(wrong_with(stranger, "/console/login/")) == []
+    viewer = window(people["viewer"])
+    nothing = address_of("run", parts).replace(str(parts["run_id"]), "00000000-0000-7000-8000-000000000000")
+    for address, status in ((nothing, 404), (address_of("retry", parts), 403), ("/console/?status=nonsense", 400)):
+        assert list(wrong_with(viewer, address, status)) == [], address
+    for name in ("run", "dead-letters", "approval", "trigger", "backfill", "effect"):
+        assert list(wrong_with(viewer, address_of(name, parts))) == [], name
+
+
+def test_nothing_is_wrong_with_a_long_branched_run_in_the_middle_of_it(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], hand: Any
+) -> None:
+    """Every state that a stage may be in beside the others, long texts, attempts unfolded."""
+    stages = [
+        {"name": f"{LONG}{number}", "depends_on": [f"{LONG}{number // 2}"] if number else []} for number in range(8)
+    ]
+    run = start_run(*stages)
+    one = window(people["operator"])
+    assert list(wrong_with(one, f"/console/runs/{run.id}/")) == []
+
+
+def dialogs_on(one: Window) -> list[str]:
+    """The addresses of the dialogs that the page offers, one of each kind."""
+    links: list[str] = one.page.eval_on_selector_all(
+        'a[hx-target="#dialog"]',
+        "(links) => links.filter((link) => link.checkVisibility()).map((link) => link.getAttribute('href'))",
+    )
+    return list({resolve(link.partition("?")[0]).url_name: link for link in links}.values())
+
+
+def wrong_with_dialog(one: Window, address: str) -> Iterator[str]:
+    link = one.page.locator(f'a[href="{address}"][hx-target="#dialog"]').first
+    for width in WIDTHS:
+        one.look(width=width)
+        link.focus()
+        link.press("Enter")
+        one.page.locator("dialog[open] .act").wait_for()
+        yield from (f"{width}: {fault}" for fault in [*one.faults(), *shades(one)])
+        one.page.keyboard.press("Escape")
+        one.page.locator("dialog[open]").wait_for(state="detached")
+        if not link.evaluate("(link) => link === document.activeElement"):
+            yield f"{width}: Escape leads away from its link"
+
+
+def wrong_with(one: Window, address: str, *statuses: int) -> Iterator[str]:
+    """What is wrong with the page at that address. 409: a page that says why what it is for is not possible now."""
+    answer = one.go(address)
+    if answer.status not in (statuses or (200, 409)) or not one.page.locator("main").count():
+        yield f"is no page: {answer.status}"
+        return
+    if answer.headers.get("content-security-policy") != POLICY:
+        yield f"has another policy: {answer.headers.get('content-security-policy')}"
+    one.page.evaluate("document.querySelectorAll('main details').forEach((part) => part.open = true)")
+    for width in WIDTHS:
+        one.look(width=width)
+        yield from (f"{width}: {fault}" for fault in [*one.faults(), *(one.axe() if width != 320 else [])])
+    one.look(theme="dark", width=WIDTHS[0])
+    yield from (f"dark: {fault}" for fault in one.axe(rules=OF_COLOUR))
+    one.look(theme="light")
+
+
+OF_COLOUR = ["color-contrast", "link-in-text-block"]
+
+
+def shades(one: Window, within: str = "html") -> list[str]:
+    """What axe-core finds in either theme."""
+    one.look(theme="light")
+    light = one.axe(within=within)
+    one.look(theme="dark")
+    return light + [f"dark: {fault}" for fault in one.axe(within=within, rules=OF_COLOUR)]
