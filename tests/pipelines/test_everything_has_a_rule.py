@@ -102,6 +102,8 @@ SCREENS = {
     "run": VIEW,
     "run-live": VIEW,
     "run-events": VIEW,
+    "run-timeline": VIEW,
+    "whole": VIEW,
     "checkpoints": VIEW,
     "checkpoint-changes": VIEW,
     "checkpoint": VIEW,
