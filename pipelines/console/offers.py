@@ -32,13 +32,17 @@ NOT_RUN_YET = {
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One action: `verb` names its address, `refusal` says why it is not possible (empty: it is)."""
+    """One action: `verb` names its address, `refusal` says why it is not possible (empty: it is).
+
+    It opens as a dialog, unless `is_page` says that its form is a page of its own.
+    """
 
     verb: str
     label: str
     target: uuid.UUID
     refusal: str = ""
     danger: bool = False
+    is_page: bool = False
 
     @property
     def address(self) -> str:

@@ -166,7 +166,7 @@ def offers(trigger: Trigger, actor: Actor) -> list[Offer]:
     """Changing it, and switching it on or off."""
     why_not = refusal(actor, "change a trigger")
     switch = ("trigger-disable", "Switch off…") if trigger.enabled else ("trigger-enable", "Switch on…")
-    return [Offer("trigger-change", "Change…", trigger.id, why_not), Offer(*switch, trigger.id, why_not)]
+    return [Offer("trigger-change", "Change…", trigger.id, why_not, is_page=True), Offer(*switch, trigger.id, why_not)]
 
 
 def refusal(actor: Actor, what: str) -> str:
