@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db.models.fields.json import KeyTextTransform
 
-from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Since, Truth, Until
-from pipelines.models import PolicyKind, PolicyStatus
+from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Named, Since, Truth, Until
+from pipelines.models import Application, Pipeline, PolicyKind, PolicyStatus
 from pipelines.states import (
     DeadLetterReason,
     DeadLetterState,
@@ -102,8 +102,8 @@ class DeadLetterFilter(ListFilter):
     error_code = AnyOf()
     execution_id = AnyId("run_id")
     handler = AnyOf()
-    pipeline = AnyOf("run__pipeline__slug")
-    application = AnyOf("run__application__name")
+    pipeline = Named("run__pipeline", Pipeline, "slug")
+    application = Named("run__application", Application, "name")
 
 
 class TriggerFilter(ListFilter):

@@ -117,6 +117,9 @@ def test_every_filter_is_a_chip_that_can_be_removed(operator: Visitor, fail: Cal
     for name, value in given.items():
         words = "state" if name == "status" else name.replace("_", " ")
         assert f'aria-label="Remove the filter {words} {value}"' in page.content.decode()
+    assert len(page.context["letters"]) == 1
+    for nobody in ({"application": "zebra"}, {"pipeline": "zebra"}, {"handler": "zebra"}):
+        assert operator.get(LIST, nobody).context["letters"] == []
     assert operator.get(f"{LIST}?hander=Load").status_code == 400
 
 

@@ -305,6 +305,23 @@ def test_a_run_that_comes_to_match_among_those_shown_is_counted_and_one_that_lea
     assert "Running" in text_of(part) or "Queued" in text_of(part)
 
 
+def test_asking_for_news_takes_as_many_queries_for_many_rows_as_for_few(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    def queries() -> int:
+        address = _live_address(operator.get("/console/"))
+        with CaptureQueriesContext(connection) as captured:
+            assert operator.part(address).status_code == 204
+        return len(captured)
+
+    start_run("a", "b")
+    few = queries()
+    for _ in range(12):
+        start_run("a", "b")
+    assert queries() == few
+    assert few <= 18
+
+
 def test_a_long_page_stands_still_and_says_so(operator: Visitor, start_run: Callable[..., Run]) -> None:
     for _ in range(101):
         start_run()
