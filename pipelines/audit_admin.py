@@ -204,7 +204,7 @@ class AuditEventAdmin(TenantAdmin):
             """One event in each workspace whose events are taken away."""
             for workspace_id in slugs:
                 if (actor := person(request.user, workspace_id, "admin")) is not None:
-                    audit_export.record(actor, form, told)
+                    audit_export.leave_event(actor, form, told)
 
         rows = AuditEvent.objects.filter(pk__in=[event_id for event_id, _, _ in events])
         try:

@@ -53,7 +53,7 @@ def answer(actor: Actor, workspace: str, params: QueryDict, form: str) -> Stream
     check_form(form)
     rows = audit_listing.narrowed(actor.workspace_id, params)
     told = {name: params.getlist(name) for name in AuditEventFilter.names() if any(params.getlist(name))}
-    return stream(rows, form, name_of(workspace, told), lambda: record(actor, form, told))
+    return stream(rows, form, name_of(workspace, told), lambda: leave_event(actor, form, told))
 
 
 def check_form(form: str) -> None:
@@ -83,7 +83,7 @@ def name_of(workspace: str, told: Mapping[str, Sequence[str]]) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:LONGEST_NAME]
 
 
-def record(actor: Actor, form: str, told: Mapping[str, Sequence[str]]) -> None:
+def leave_event(actor: Actor, form: str, told: Mapping[str, Sequence[str]]) -> None:
     """Keeps that somebody exported, in which form, and what they asked for."""
     data: dict[str, Any] = {"format": form, "filters": dict(told)} if told else {"format": form}
     audit.record(actor, EXPORTED, audit.ALLOWED, data=data)
