@@ -86,6 +86,9 @@ def step(bulk_id: uuid.UUID) -> int:
         if not found:
             break
         done += 1
+    else:
+        if done:
+            _held_no_longer(bulk_id)
     settle(bulk_id)
     return done
 
@@ -119,6 +122,13 @@ def _hold(bulk_id: uuid.UUID, sentence: str) -> None:
         "UPDATE recovery_bulkoperation SET held_reason = %s, next_at = recourse_now() + make_interval(secs => %s)"
         " WHERE id = %s AND state = 'running'",
         [sentence, HELD_SECONDS, bulk_id],
+    )
+
+
+def _held_no_longer(bulk_id: uuid.UUID) -> None:
+    execute(
+        "UPDATE recovery_bulkoperation SET held_reason = '' WHERE id = %s AND state = 'running' AND held_reason <> ''",
+        [bulk_id],
     )
 
 
@@ -226,9 +236,11 @@ def give_up(bulk_id: uuid.UUID) -> int:
         if bulk is None or bulk.state != BulkState.ABORTED or bulk.finished_at is not None:
             return 0
         count = execute(
-            "UPDATE recovery_bulkitem SET state = 'skipped', code = 'aborted', message = 'the bulk was aborted',"
-            " decided_at = recourse_now() WHERE id IN (SELECT id FROM recovery_bulkitem WHERE bulk_id = %s"
-            " AND state = 'pending' ORDER BY position LIMIT %s::int FOR NO KEY UPDATE) AND state = 'pending'",
+            # materialized: a plan that asked for the next ones again and again would take more than so many
+            "WITH next AS MATERIALIZED (SELECT id FROM recovery_bulkitem WHERE bulk_id = %s AND state = 'pending'"
+            " ORDER BY position LIMIT %s::int FOR NO KEY UPDATE) UPDATE recovery_bulkitem i SET state = 'skipped',"
+            " code = 'aborted', message = 'the bulk was aborted', decided_at = recourse_now()"
+            " FROM next WHERE i.id = next.id AND i.state = 'pending'",
             [bulk.id, GIVEN_UP_AT_ONCE],
         )
         if not bulk_progress.is_left(bulk):

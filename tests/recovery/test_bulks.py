@@ -594,7 +594,7 @@ def test_a_blackout_that_begins_midway_holds_all_of_it(
     start_run: StartRun, hand: Hand, operator: Actor, clock: Clock, workspace: Workspace
 ) -> None:
     """F117: it waits and says why; nothing is written of a target meanwhile; afterwards it goes on."""
-    runs = failing(start_run, hand, 3)
+    runs = failing(start_run, hand, 4)
     bulk = begun(of(K.RETRY, runs, rate=1), operator)
     bulk_work.step(bulk.id)
     frozen = Blackout.objects.create(
@@ -605,13 +605,17 @@ def test_a_blackout_that_begins_midway_holds_all_of_it(
         clock.advance(1)
         assert bulk_work.step(bulk.id) == 0
     bulk.refresh_from_db()
-    assert (bulk.state, counted(bulk)) == ("running", {"pending": 2, "done": 1})
+    assert (bulk.state, counted(bulk)) == ("running", {"pending": 3, "done": 1})
     assert "freeze 'audit'" in bulk.held_reason
     assert AuditEvent.objects.count() == events
     assert Stage.objects.filter(epoch=2).count() == 1
     frozen.delete()
+    clock.advance(1)
+    bulk_work.step(bulk.id)
+    bulk.refresh_from_db()
+    assert (bulk.state, bulk.held_reason) == ("running", "")
     work_through(bulk, clock)
-    assert (counted(bulk), bulk.held_reason) == ({"done": 3}, "")
+    assert (counted(bulk), bulk.held_reason) == ({"done": 4}, "")
 
 
 def test_in_a_blackout_it_starts_only_with_a_reason(
