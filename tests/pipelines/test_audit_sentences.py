@@ -41,6 +41,8 @@ COMPUTED: dict[str, set[str]] = {
     "verb.action": {verb.action for verb in VERBS.values()} | {"stage.reconcile", "effect.reconcile"},
     "action_of(asked.kind)": {"run.rerun", "run.replay"},
     "action_of(operation.kind)": {"run.rerun", "run.replay"},
+    "forks.action_of(kind)": {"run.rerun", "run.replay"},
+    "transitions.VERBS[kind].action": {verb.action for verb in VERBS.values()},
     "f'{self.opts.model_name}.{verb}'": ADMIN_ROWS,
     "f'{self.opts.model_name}.save'": ADMIN_ROWS,
     "f'{self.opts.model_name}.remove'": ADMIN_ROWS,
