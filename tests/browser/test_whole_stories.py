@@ -105,7 +105,7 @@ class Stopwatch:
 
 
 def test_a_failed_run_is_found_understood_recovered_and_followed_by_mouse(
-    window: Open, people: dict[str, Person], broken: Run, table: Table, record_property: Any
+    window: Open, people: dict[str, Person], broken: Run, table: Table
 ) -> None:
     """O57, P86, P88: what failed, why, what can be done, what will happen: three clicks from the start page at most."""
     watch, one = Stopwatch(), window(people["operator"])
@@ -121,7 +121,6 @@ def test_a_failed_run_is_found_understood_recovered_and_followed_by_mouse(
     assert stages_of(broken)[0].epoch == 1, "it was only looked at"
     assert watch.clicks <= WANTED_CLICKS
     for what, seconds in watch.waits.items():
-        record_property(what, f"{seconds:.2f} s")
         sys.stderr.write(f"{what}: {seconds:.2f} s\n")
         assert seconds <= GIVEN_SECONDS, what
 
@@ -246,9 +245,8 @@ def test_five_hundred_dead_letters_are_redriven_in_bulk_and_aborted_on_the_way(
     window: Open, people: dict[str, Person], start_run: StartRun, hand: Hand
 ) -> None:
     """Model §5, F156: chosen by a filter, planned, begun, stopped; what was done stays done, the rest is left alone."""
-    for number in range(5):
-        stages = [{"name": f"part-{part}", "depends_on": []} for part in range(100)]
-        start_run(*stages, name="rates", key=f"rates:{number}")
+    for number in range(500):
+        start_run("load", name="rates", key=f"rates:{number}")
     failed = {"error_code": "UPSTREAM_DOWN", "error_message": "no route", "retryable": False}
     results.report(
         hand.holder,
