@@ -5,15 +5,17 @@ A new address is looked at without anybody naming it here; one that answers with
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.urls import resolve
+from django.contrib import admin
+from django.urls import resolve, reverse
 
 from config.security import POLICY
 from pipelines.models import Run
-from tests.browser.looking import Window
+from tests.browser.looking import WCAG, Window
 from tests.cast import Person
 from tests.pipelines.test_everything_has_a_rule import address_of, parts  # noqa: F401  one of each thing
 from tests.routes import every_route
@@ -183,3 +185,45 @@ def shades(one: Window, within: str = "html") -> list[str]:
     light = one.axe(within=within)
     one.look(theme="dark")
     return light + [f"dark: {fault}" for fault in one.axe(within=within, rules=OF_COLOUR)]
+
+
+def test_nothing_is_wrong_with_the_admin_site(
+    window: Open,
+    people: dict[str, Person],
+    parts: dict[str, Any],  # noqa: F811
+) -> None:
+    """Its first page, every list, and the form of one thing of each: in the console's colours, by the same policy."""
+    user = people["admin"].user
+    user.is_staff = user.is_superuser = True
+    user.save()
+    one = window(people["admin"])
+    wrong = [f"/admin/: {fault}" for fault in wrong_in_admin(one, "/admin/")]
+    for model in admin.site._registry:
+        there = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+        wrong += [f"{there}: {fault}" for fault in wrong_in_admin(one, reverse(f"{there}_changelist"))]
+        first = model._default_manager.first()
+        if first is not None:
+            wrong += [
+                f"{there} form: {fault}" for fault in wrong_in_admin(one, reverse(f"{there}_change", args=[first.pk]))
+            ]
+    assert wrong == []
+
+
+# Django's own widgets: date and time beside each other under one label, and the sign of a search in two lists
+OF_DJANGO = r"label: #id_\w+_[01] |aria-prohibited-attr: .*help-tooltip"
+
+
+def wrong_in_admin(one: Window, address: str) -> Iterator[str]:
+    """As for the console's pages, where the page is ours to change: by WCAG, on a wide screen, in both themes."""
+    answer = one.go(address)
+    if answer.status != 200:
+        yield f"answers {answer.status}"
+        return
+    if answer.headers.get("content-security-policy") != POLICY:
+        yield f"has another policy: {answer.headers.get('content-security-policy')}"
+    yield from (fault for fault in one.axe(tags=WCAG) if not re.match(OF_DJANGO, fault))
+    # Django's links change their colour slowly, so that a theme has to be there from the beginning
+    one.page.context.add_cookies([{"name": "theme", "value": "dark", "url": one.base}])
+    one.go(address)
+    yield from (f"dark: {fault}" for fault in one.axe(rules=OF_COLOUR))
+    one.page.context.clear_cookies(name="theme")

@@ -107,7 +107,8 @@ def test_everything_that_matters_works_without_javascript(
     page.get_by_role("button", name="Skip load").click()
     assert page.get_by_text("load is skipped.").is_visible()
     assert [stage.state for stage in stages_of(run)] == ["skipped", "ready"]
-    page.get_by_role("button", name="Light or dark").click()
+    page.get_by_role("group").locator("summary", has_text="acme").click()
+    page.get_by_role("button", name="Dark theme").click()
     assert page.locator("html").get_attribute("data-theme") == "dark"
 
 
@@ -181,7 +182,7 @@ def test_a_live_page_keeps_what_is_unfolded_focused_or_being_copied(
     one = window(people["viewer"])
     page = one.page
     one.go(f"/console/runs/{run.id}/")
-    page.locator("summary", has_text="waits only for other stages").click()
+    page.locator("summary", has_text="waits only for others").click()
     page.locator("#open-input").click()
     page.locator("#copy-id").focus()
     AttemptProgress.objects.create(attempt_id=job.attempt_id, percent=50, message="half way")
