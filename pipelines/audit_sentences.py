@@ -80,6 +80,7 @@ ACTIONS: dict[str, Said] = {
     "bulk.pause": Said("paused", "pause", "the {bulked}"),
     "bulk.resume": Said("resumed", "resume", "the {bulked}"),
     "bulk.abort": Said("aborted", "abort", "the {bulked}"),
+    "bulk.remove": Said("took away", "take away", "the {bulked}"),
     # decisions
     "gate.approve": Said("approved", "approve", "{stage}"),
     "gate.reject": Said("rejected", "reject", "{stage}"),

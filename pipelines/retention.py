@@ -10,7 +10,7 @@ stay, as other runs may share them. Serves model §3.13, P22, P25, P26, F157.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -81,14 +81,26 @@ def stays_while(condition: str) -> None:
         KEPT_BY.append(condition)
 
 
+_ALSO: list[Callable[[datetime], int]] = []
+
+
+def also(remove_before: Callable[[datetime], int]) -> None:
+    """For an app above this one: removes what it keeps beside runs and ended before that time, after the runs."""
+    if remove_before not in _ALSO:
+        _ALSO.append(remove_before)
+
+
 def remove_older_than(days: int, limit: int = BATCH) -> int:
-    """Removes what ended more than so many days ago, a batch a transaction; 0 days stands for off. Returns how many."""
+    """Removes what ended more than so many days ago, a batch a transaction; 0 days stands for off. Returns how many
+    runs."""
     if days <= 0:
         return 0
     before = database_now() - timedelta(days=days)
     total = 0
     while removed := remove(before, limit):
         total += removed
+    for remove_before in _ALSO:
+        remove_before(before)
     return total
 
 

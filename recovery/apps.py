@@ -11,7 +11,7 @@ class RecoveryConfig(AppConfig):
         from approvals.screens import plans
         from pipelines import blockers, retention
         from pipelines.console import run_page, search
-        from recovery import carriers, waiting
+        from recovery import bulk_retention, carriers, waiting
         from recovery.backfill_carrier import BackfillCarrier
         from recovery.bulk_carrier import BulkCarrier
         from recovery.screens import backfill_lines, bulk_lines, leads, plan_lines, run_sections
@@ -34,6 +34,11 @@ class RecoveryConfig(AppConfig):
         retention.stays_while(  # how a backfill ends is told by its runs
             "EXISTS (SELECT FROM recovery_backfill b WHERE b.id = r.lane_id AND b.state IN ('running', 'paused'))"
         )
+        retention.stays_while(  # a target that is pending, and what the stop rule looks back at
+            "EXISTS (SELECT FROM recovery_bulkitem i JOIN recovery_bulkoperation b ON b.id = i.bulk_id"
+            " WHERE i.run = r.id AND b.state NOT IN ('completed', 'completed_with_failures', 'aborted', 'expired'))"
+        )
+        retention.also(bulk_retention.remove)
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")
         retention.goes_with_run("recovery_operation")

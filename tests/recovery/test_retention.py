@@ -13,11 +13,12 @@ from pipelines.handler_checkpoints import add_evidence
 from pipelines.models import AuditEvent, Checkpoint, CheckpointEvidence, Effect, Run
 from pipelines.postures import Left
 from pipelines.sql import query
-from recovery import forks
-from recovery.models import EffectEvidence, Operation, Reconciliation
+from recovery import bulk_work, bulks, forks
+from recovery.models import BulkItem, BulkOperation, EffectEvidence, Operation, Reconciliation
 from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
+from tests.recovery.bulked import begun, failing, letters_of, of, work_through
 from tests.recovery.stories import EXTERNAL, clear, effect_of, in_review, leave_uncertain
 from tests.verbs import cancel_as_operation
 
@@ -103,3 +104,40 @@ def test_a_source_stays_with_its_fork_and_goes_after_it(
     assert hand.finish() == 1
     assert months_later(clock) == 2, "the fork first, then its source"
     assert not Run.objects.exists()
+
+
+def test_a_bulk_that_has_not_ended_keeps_its_runs(
+    start_run: StartRun, hand: Hand, people: dict[str, Person], clock: Clock
+) -> None:
+    """F162, model §3.13: what it is to deal with is there when its turn comes; once it has ended they go, and it."""
+    runs = failing(start_run, hand, 3)
+    actor = people["operator"].actor
+    bulk = begun(of(OperationKind.DISCARD, letters_of(runs)), actor)
+    bulks.pause(bulk.id, actor=actor)
+    assert months_later(clock) == 0
+    assert BulkItem.objects.filter(bulk=bulk, state="pending").count() == 3
+    bulks.abort(bulk.id, actor=actor)
+    bulk_work.carry_on()
+    assert months_later(clock) == 3
+    assert not BulkOperation.objects.exists()
+    assert not BulkItem.objects.exists()
+
+
+def test_a_bulk_that_ended_goes_after_the_same_days_as_runs(
+    start_run: StartRun, hand: Hand, people: dict[str, Person], clock: Clock
+) -> None:
+    """Model §3.13: with its targets, told once in the audit; not before, and not while nobody has compared them."""
+    actor = people["operator"].actor
+    bulk = begun(of(OperationKind.DISCARD, letters_of(failing(start_run, hand, 2))), actor)
+    assert work_through(bulk, clock).state == "completed"
+    months_later(clock)
+    assert BulkItem.objects.filter(bulk=bulk).count() == 2, "not yet compared"
+    bulks.verify(bulk.id)
+    assert retention.remove_older_than(60) == 0
+    assert BulkItem.objects.filter(bulk=bulk).count() == 2, "not so old"
+    retention.remove_older_than(30)
+    assert not BulkOperation.objects.exists()
+    assert not BulkItem.objects.exists()
+    event = AuditEvent.objects.get(action="bulk.remove")
+    assert event.data["bulk"] == str(bulk.id)
+    assert event.data["total"] == 2
