@@ -255,11 +255,6 @@ class RunLook:
     def done(self) -> int:
         return sum(stage.state in (StageState.COMPLETED, StageState.SKIPPED) for stage in self.stages)
 
-    @property
-    def span_end(self) -> datetime:
-        """Where the time that the run has taken ends: with it, or now."""
-        return self.run.finished_at or self.now
-
 
 @dataclass(frozen=True, slots=True)
 class AttemptLook:
