@@ -83,7 +83,7 @@ def worked_through(kind: Any, selection: Any, actor: Any) -> int:
     bulk = bulks.create(wish, actor=actor).bulk
     begun, before = time.perf_counter(), time.process_time()
     while bulk.state == "running":
-        bulk_work.work(bulk.id)
+        bulk_work.work()
         bulk.refresh_from_db()
     took, cpu = time.perf_counter() - begun, time.process_time() - before
     found = bulks.progress(bulk)

@@ -102,6 +102,7 @@ class AuditEventAdmin(TenantAdmin):
     ordering = ("-at", "-id")
     list_display = ("when", "told", "by", "channel", "action", "outcome", "code", "run_page")
     list_display_links = ("when",)
+    list_select_related = ("workspace",)
     list_filter = (WorkspaceFilter, *FILTERS, DateFilter)
     show_facets = admin.ShowFacets.NEVER
     readonly_fields = ("told", "run_page", "seal", "on_the_console")

@@ -173,33 +173,39 @@ def _end(bulk: BulkOperation) -> None:
     bulk.held_reason = ""
 
 
-def work(bulk_id: uuid.UUID, seconds: float = WORK_SECONDS) -> int:
-    """Takes turns at a bulk for so long, or until it does not run any more; says how many targets were dealt with."""
+def work(seconds: float = WORK_SECONDS) -> int:
+    """Takes turns at all bulks that run, one after the other, for so long or until none does; says how many targets
+    were dealt with. No bulk holds up another."""
     until = time.monotonic() + seconds
     total = 0
-    while time.monotonic() < until:
-        done = step(bulk_id)
+    while time.monotonic() < until and (running := _ids("state = 'running'")):
+        done = 0
+        for bulk_id in running:
+            try:
+                done += step(bulk_id)
+            except (InterfaceError, OperationalError):
+                raise  # the database is away: all of it waits
+            except Exception:
+                log.exception("bulks.turn_failed", bulk=str(bulk_id))
         total += done
         if not done:
-            if not BulkOperation.objects.filter(id=bulk_id, state=BulkState.RUNNING).exists():
-                break
             time.sleep(NAP_SECONDS)
     return total
 
 
-def announce(bulk_id: uuid.UUID) -> None:
+def announce() -> None:
     """Hints to the workers, once this transaction has committed, that a bulk has work. A hint that is lost only delays:
     the sweep sends another each second."""
-    transaction.on_commit(lambda: hint(bulk_id), robust=True)
+    transaction.on_commit(hint, robust=True)
 
 
-def hint(bulk_id: uuid.UUID) -> None:
-    from recovery.tasks import work_bulk
+def hint() -> None:
+    from recovery.tasks import work_bulks
 
     try:
-        work_bulk.apply_async([str(bulk_id)], expires=HINT_SECONDS, retry=False)
+        work_bulks.apply_async(expires=HINT_SECONDS, retry=False)
     except Exception as error:  # noqa: BLE001 - whatever a broker's library raises, the targets stay in the database
-        log.warning("bulks.hint_not_sent", bulk=str(bulk_id), error=str(error))
+        log.warning("bulks.hint_not_sent", error=str(error))
 
 
 # what time alone does
@@ -212,8 +218,9 @@ def carry_on(seconds: float = SWEEP_SECONDS) -> dict[str, int]:
     hinted = 0
     for bulk_id in _ids("state = 'running'"):
         settle(bulk_id)
-        hint(bulk_id)
         hinted += 1
+    if hinted:
+        hint()
     return {
         "hinted": hinted,
         "given_up": _each("state = 'aborted' AND finished_at IS NULL", give_up, until),

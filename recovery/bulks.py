@@ -255,7 +255,7 @@ def begin(bulk: BulkOperation) -> None:
     bulk_work.settle(bulk.id)
     bulk.refresh_from_db()
     if bulk.state == BulkState.RUNNING:
-        bulk_work.announce(bulk.id)
+        bulk_work.announce()
 
 
 def _canary_end(bulk: BulkOperation) -> int:
@@ -374,7 +374,7 @@ def resume(bulk_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Answer:
             bulk.let_go_at = bulk.next_at = database_now()
             bulk.held_reason = ""
             bulk_work.update(bulk)
-            bulk_work.announce(bulk.id)
+            bulk_work.announce()
     return answer(bulk)
 
 

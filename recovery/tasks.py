@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-
 from celery import shared_task
 
 from approvals import requests
@@ -33,7 +31,7 @@ def carry_on_bulks() -> dict[str, int]:
     return bulk_work.carry_on()
 
 
-@shared_task(name="recovery.tasks.work_bulk")
-def work_bulk(bulk_id: str) -> int:
-    """Takes turns at a bulk for a short while."""
-    return bulk_work.work(uuid.UUID(bulk_id))
+@shared_task(name="recovery.tasks.work_bulks")
+def work_bulks() -> int:
+    """Takes turns at the bulks that run, for a short while."""
+    return bulk_work.work()

@@ -75,9 +75,9 @@ def attempt(request: ScreenRequest, attempt_id: uuid.UUID) -> HttpResponse:
 
 @require_safe
 @screen
-def whole_text(request: ScreenRequest, kind: str, item_id: uuid.UUID) -> HttpResponse:
+def whole_text(request: ScreenRequest, kind: str, text_id: uuid.UUID) -> HttpResponse:
     """A text that screens cut, to its end and byte for byte; plain, whatever it holds."""
-    text = _text(request.visit.actor, kind, item_id)
+    text = _text(request.visit.actor, kind, text_id)
     if text is None:
         raise Refusal("not_found", "there is no such text")
     response = HttpResponse(text, content_type="text/plain; charset=utf-8")

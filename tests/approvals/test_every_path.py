@@ -61,6 +61,7 @@ WORKS = "a worker's word on what it does: it decides nothing that waits for peop
 SETTLES = "what a workspace is made of, by its administrators or release managers; what waits is asked for no less"
 READS = "reads"
 ENGINE = "carries out what was agreed to, ends what is over, and decides nothing"
+ONESELF = "how one gets in oneself, and nobody else"
 TELLS = "sends or keeps what is so already"
 TYPES = "calls the route of the same name with the token of whoever types it, and has no way of its own"
 SHELL = "whoever has a shell on the console's host; no command knows requests or gates"
@@ -166,6 +167,18 @@ WAYS: dict[str, str] = {
     "form login": "somebody becomes known",
     "form logout": "somebody goes",
     "form preferences": "how the console looks to them",
+    "form account-password": ONESELF,
+    "form account-connect": ONESELF,
+    "form account-disconnect": ONESELF,
+    "form session-end": ONESELF,
+    "form sessions-end": ONESELF,
+    "form token-new": "a token of one's own: with another's one could agree to what one asked for",
+    "form token-revoke": "one's own, or as an admin another's: it gives nobody a right",
+    "form member-log-out": "ends another's log-ins: it gives nobody a right",
+    "form pipeline-new": SETTLES,
+    "form pipeline-change": SETTLES,
+    "form release-new": SETTLES,
+    "form release-activate": SETTLES,
     "admin workspace": SETTLES,
     "admin member": SETTLES,
     "admin environment": SETTLES,
@@ -206,7 +219,7 @@ WAYS: dict[str, str] = {
     "task recovery.tasks.carry_on": ENGINE,
     "task recovery.tasks.carry_on_backfills": ENGINE,
     "task recovery.tasks.carry_on_bulks": ENGINE,
-    "task recovery.tasks.work_bulk": ENGINE,
+    "task recovery.tasks.work_bulks": ENGINE,
     "task pipelines.tasks.seal_audit": TELLS,
     "task approvals.tasks.tell": TELLS,
     "task approvals.tasks.forget_deliveries": TELLS,

@@ -270,14 +270,14 @@ def test_five_hundred_dead_letters_are_redriven_in_bulk_and_aborted_on_the_way(
     page.get_by_role("button", name="Redrive 500").last.click()
     page.get_by_role("heading", name="Progress").wait_for()
     while BulkItem.objects.filter(bulk=bulk, state="done").count() < 10:
-        bulk_work.work(bulk.id, seconds=0.5)
+        bulk_work.work(seconds=0.5)
     page.get_by_role("link", name=re.compile("[0-9]+ done")).wait_for()
     page.get_by_role("link", name="Abort…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Reason").fill("it is down again")
     dialog.get_by_role("button", name="Abort the bulk").last.click()
     page.get_by_role("main").get_by_text("Aborted").first.wait_for()
-    bulk_work.work(bulk.id, seconds=0.5)
+    bulk_work.work(seconds=0.5)
     done = BulkItem.objects.filter(bulk=bulk, state="done").count()
     assert 10 <= done < 500
     assert letters.count() == 500 - done, "what it had not come to is left as it was"

@@ -33,7 +33,7 @@ def test_workers_at_once_deal_with_each_target_once(
     letters = letters_of(failing(start_run, hand, 40))
     bulk = begun(of(K.REDRIVE, letters), operator)
     clock.advance(1)
-    crew.at_once(*[partial(bulk_work.work, bulk.id, 1.0)] * 6, *[bulk_work.carry_on] * 2)
+    crew.at_once(*[partial(bulk_work.work, 1.0)] * 6, *[bulk_work.carry_on] * 2)
     work_through(bulk, clock)
     assert (bulk.state, counted(bulk)) == ("completed", {"done": 40})
     assert set(Stage.objects.values_list("epoch", flat=True)) == {2}
@@ -88,7 +88,7 @@ def test_two_bulks_over_the_same_targets_do_each_once(
     admin = people["admin"].actor
     pair = [begun(of(K.REDRIVE, letters), operator), begun(of(K.DISCARD, letters), admin)]
     clock.advance(1)
-    crew.at_once(*[partial(bulk_work.work, one.id, 1.0) for one in pair * 2])
+    crew.at_once(*[partial(bulk_work.work, 1.0)] * 4)
     for one in pair:
         work_through(one, clock)
     told = [counted(one) for one in pair]

@@ -6,6 +6,7 @@ who may, write it down, and the tests below go through it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -241,7 +242,7 @@ TASKS = {
     "recovery.tasks.carry_on": ENGINE,
     "recovery.tasks.carry_on_backfills": ENGINE,
     "recovery.tasks.carry_on_bulks": ENGINE,
-    "recovery.tasks.work_bulk": ENGINE,
+    "recovery.tasks.work_bulks": ENGINE,
 }
 
 
@@ -355,6 +356,8 @@ def parts(
         "effect_id": effect.id,
         "operation_id": in_review(run).id,
         "item_id": Gate.objects.get(run=gated).id,
+        "kind": "traceback",
+        "text_id": stages_of(run)[0].attempts.get().id,
         "letter_id": DeadLetter.objects.get().id,
         "event_id": AuditEvent.objects.order_by("at", "id")[0].id,
         "trigger_id": trigger.id,
@@ -379,7 +382,7 @@ def _past_blackout(person: Person) -> Blackout:
 def address_of(name: str, parts: dict[str, Any]) -> str:
     (route,) = [route for route, pattern in every_route() if route.startswith("console/") and pattern.name == name]
     for part, found in parts.items():
-        route = route.replace(f"<uuid:{part}>", str(found)).replace(f"<int:{part}>", str(found))
+        route = re.sub(rf"<(uuid|int|slug):{part}>", str(found), route)
     assert "<" not in route
     return f"/{route}"
 
@@ -427,7 +430,7 @@ def test_an_outsider_finds_no_screen_of_ours(name: str, parts: dict[str, Any], o
     address = address_of(name, parts)
     client = logged_in(outsider)
     named = "/console/" + address.partition("/console/")[2]
-    if not any(str(found) in named for part, found in parts.items() if part != "sequence"):
+    if not any(str(found) in named for part, found in parts.items() if part not in ("sequence", "kind")):
         return  # it is of their own workspace
     assert client.get(address).status_code == 404
     if name in ACTS:

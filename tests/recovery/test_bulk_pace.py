@@ -222,17 +222,17 @@ def test_hints_are_sent_for_what_runs_and_lost_ones_again(
     start_run: StartRun, operator: Actor, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F167, F41: nobody waits; the sweep wakes the workers each second, and work may be hinted twice without harm."""
-    hinted: list[object] = []
-    monkeypatch.setattr(bulk_work, "hint", hinted.append)
+    hinted: list[str] = []
+    monkeypatch.setattr(bulk_work, "hint", lambda: hinted.append("hint"))
     bulk = begun(of(K.CANCEL, [start_run() for _ in range(5)], rate=1_000), operator)
-    assert hinted == [bulk.id]
+    assert hinted == ["hint"]
     assert bulk_work.carry_on()["hinted"] == 1
-    assert hinted == [bulk.id] * 2
+    assert hinted == ["hint"] * 2
     bulks.pause(bulk.id, actor=operator, reason=REASON)
     assert bulk_work.carry_on()["hinted"] == 0
     bulks.resume(bulk.id, actor=operator)
     clock.advance(1)
-    turns = [partial(bulk_work.work, bulk.id, 0.5), partial(bulk_work.work, bulk.id, 0.5)]
+    turns = [partial(bulk_work.work, 0.5), partial(bulk_work.work, 0.5)]
     assert sum(turn() for turn in turns) == 5
     bulk.refresh_from_db()
     assert bulk.state == "completed"
