@@ -41,6 +41,7 @@ bench: $(VENV)/.development
 	$(PY) bench/triggers.py
 	$(PY) bench/backfills.py
 	$(PY) bench/backfill_pages.py
+	$(PY) bench/bulk.py
 	$(PY) bench/run_page.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
