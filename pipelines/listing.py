@@ -271,7 +271,8 @@ def _gather(search: _Search, limit: str) -> tuple[int, list[Position]]:
         execute("SET LOCAL jit = off")
         rows = planned(
             "WITH hit AS MATERIALIZED (SELECT w.run_id FROM pipelines_runsearch w"
-            f" WHERE w.words @@ (%(owners)s::tsquery && {search.query}) {limit}),"
+            # a search of which the parser leaves nothing would be one for whatever is the owners'
+            f" WHERE numnode({search.query}) > 0 AND w.words @@ (%(owners)s::tsquery && {search.query}) {limit}),"
             " found AS MATERIALIZED (SELECT r.created_at, r.id FROM hit JOIN pipelines_run r ON r.id = hit.run_id"
             f" WHERE {search.conditions()} ORDER BY r.created_at {search.direction}, r.id {search.direction}"
             " LIMIT %(limit)s)"
@@ -315,12 +316,14 @@ def _anywhere(texts: Sequence[str]) -> str:
     """The same, where a word of the idempotency key or of an error does as well: as those stand in the index, apart.
 
     The parser has read each word, since it would drop what sets them apart; a word that it splits holds in any order.
+    What it knows nothing in, like "²", it drops there as where words are written. Empty: it left no words.
     """
     split = [words for words in _split(texts) if words]
     asked = [_word(word) for words in split for word in words]
     parsed = iter(planned("SELECT to_tsquery('simple', w)::text FROM unnest(%s::text[]) w", [asked]) if asked else ())
-    told = [[f"({text} | {_apart(text)})" for _, (text,) in zip(words, parsed, strict=False)] for words in split]
-    return " | ".join(f"({' & '.join(words)})" for words in told)
+    read = [[text for _, (text,) in zip(words, parsed, strict=False) if text] for words in split]
+    told = [[f"({text} | {_apart(text)})" for text in texts] for texts in read]
+    return " | ".join(f"({' & '.join(words)})" for words in told if words)
 
 
 def _apart(parsed: str) -> str:
