@@ -37,6 +37,7 @@ MIDDLEWARE = [
     "config.compression.PageCompressionMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "config.security.AnswerHeadersMiddleware",
+    "config.security.OneCharsetMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
