@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from django.db.models import QuerySet
 from django.utils.datastructures import MultiValueDict
 
 from pipelines import listing, queries
@@ -19,7 +20,7 @@ from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.filters import PAGING, RunFilter
 from pipelines.list_filters import DeadLetterFilter
-from pipelines.models import Environment
+from pipelines.models import DeadLetter, Environment
 from pipelines.paging import Cut
 from pipelines.sql import execute, planned, query
 from pipelines.states import OPEN_DEAD_LETTER
@@ -111,6 +112,8 @@ def check_selection(wish: Wish) -> None:
             raise _wrong("filter", f"{wish.kind} does not act on these")
         case ["runs" | "letters"] if not chosen_in(wish.selection)["filter"]:
             raise _wrong("filter", "an empty filter would take everything: narrow it by something")
+        case ["letters"]:
+            _letters(DeadLetter.objects.none(), wish.selection.letters or {})  # before anything of it is kept
         case [_]:
             return
         case _:
@@ -230,9 +233,14 @@ def _freeze_letter_ids(bulk: BulkOperation, ids: Sequence[uuid.UUID], actor: Act
 
 def _freeze_letters(bulk: BulkOperation, params: Mapping[str, Sequence[str]], actor: Actor) -> int:
     """Those that the list shows with this filter and that still wait for somebody."""
-    given: MultiValueDict[str, str] = MultiValueDict({name: list(values) for name, values in params.items()})
-    rows = DeadLetterFilter.narrow(queries.dead_letters(actor), given)
+    rows = _letters(queries.dead_letters(actor), params)
     return _insert_letters(bulk, rows.filter(state__in=sorted(OPEN_DEAD_LETTER)))
+
+
+def _letters(rows: QuerySet[DeadLetter], params: Mapping[str, Sequence[str]]) -> QuerySet[DeadLetter]:
+    """Those that the filter leaves; refused where it cannot be meant."""
+    given: MultiValueDict[str, str] = MultiValueDict({name: list(values) for name, values in params.items()})
+    return DeadLetterFilter.narrow(rows, given)
 
 
 def _insert_letters(bulk: BulkOperation, rows: Any) -> int:
