@@ -20,6 +20,7 @@ from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY
 
 LARGEST = 256 * 1024  # bytes, as for an input or output that comes over the wire
 LONGEST_NOTE = 500
+LATEST_YEAR = 2200  # of a time to come, as over the wire: the end of time cannot be moved between zones
 
 # The operator's checklist of source 000 (P59, P87); each needs its tick and its note where a stage acts outside.
 CHECKS: tuple[tuple[str, str, str], ...] = (
@@ -96,11 +97,15 @@ def read_until(params: QueryDict, now: datetime, *, looking: bool = False) -> da
     text = params.get("until", "").strip()
     if not text:
         return None
-    moment = parse_datetime(text) if text.isascii() and len(text) <= 40 else None
+    try:
+        moment = parse_datetime(text) if text.isascii() and len(text) <= 40 else None
+    except ValueError:
+        moment = None
     until = moment.replace(tzinfo=moment.tzinfo or UTC) if moment else None
-    if (until is None or until <= now) and looking:
+    is_usable = until is not None and until > now and until.year <= LATEST_YEAR
+    if not is_usable and looking:
         return None
-    if until is None or until <= now:
+    if not is_usable:
         message = "give a time to come, like 2026-06-01T12:00, in UTC"
         raise Refusal("validation_error", message, errors={"until": [message]})
     return until

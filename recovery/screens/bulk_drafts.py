@@ -17,7 +17,6 @@ from django.contrib import messages
 from django.db import transaction
 from django.http import HttpResponse, QueryDict
 from django.urls import reverse
-from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_http_methods
 
 from pipelines.access import RECOVER
@@ -27,8 +26,9 @@ from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, 
 from pipelines.errors import Refusal
 from pipelines.filters import read_run_filter
 from pipelines.models import Environment
+from pipelines.sql import database_now
 from recovery import bulk_targets, bulks
-from recovery.answers import read_override
+from recovery.answers import read_override, read_until
 from recovery.bulk_plans import BulkPlan, Sample, counted
 from recovery.bulk_targets import CHECKPOINT, FAILED_STAGE, MOST_TARGETS, OF_FORKS, Selection, Wish
 from recovery.models import BulkOperation
@@ -226,7 +226,8 @@ def _choices(given: QueryDict, kind: OperationKind) -> dict[str, Any]:
     if kind == OperationKind.RETRY:
         return {"scope": typed(given, "scope")}
     if kind == OperationKind.PAUSE:
-        return {"until": _until(typed(given, "until"))}
+        until = read_until(given, database_now())
+        return {"until": until.astimezone(UTC).isoformat() if until else None}
     if kind not in OF_FORKS:
         return {}
     environment = {"environment": typed(given, "environment")}
@@ -240,22 +241,10 @@ def _choices(given: QueryDict, kind: OperationKind) -> dict[str, Any]:
     return {"from": start or CHECKPOINT, **environment}
 
 
-def _until(text: str) -> str | None:
-    if not text:
-        return None
-    try:
-        found = parse_datetime(text)
-    except ValueError:
-        found = None
-    if found is None:
-        raise missing("until", "a day and a time, in UTC")
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-
-
 def _whole(text: str, name: str, default: int) -> int:
     if not text:
         return default
-    if not (text.isascii() and text.isdecimal() and int(text[:8]) <= LARGEST_NUMBER and len(text) <= 7):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 7 and int(text) <= LARGEST_NUMBER):
         raise missing(name, "a whole number")
     return int(text)
 
@@ -264,7 +253,7 @@ def _ratio(text: str) -> float | None:
     """A share in percent, as people write it; blank: no stop rule."""
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text[:4]) <= 100):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 3 and int(text) <= 100):
         raise missing("stop_ratio", "a whole number of percent, from 0 to 100")
     return int(text) / 100
 
