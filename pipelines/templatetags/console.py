@@ -285,8 +285,11 @@ def live_address(params: QueryDict, top: datetime | None, token: str) -> str:
 @register.filter
 def shortened_moment(text: str) -> str:
     """A time of a filter as people read it; anything else as it is."""
-    moment = parse_datetime(text) if len(text) > 16 and text[:4].isdecimal() else None
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment and moment.tzinfo else text
+    try:
+        moment = parse_datetime(text) if len(text) > 16 and text[:4].isdecimal() else None
+        return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment and moment.tzinfo else text
+    except (ValueError, OverflowError):  # a day that is not, or the ends of time, where another filter's text looks so
+        return text
 
 
 @register.simple_tag
