@@ -151,7 +151,7 @@ def _read(rows: QuerySet[AuditEvent], write: Callable[[Iterator[AuditEvent]], It
 
 def _csv(events: Iterator[AuditEvent]) -> Iterator[str]:
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\r\n")
+    table = csv.writer(text, lineterminator="\r\n", quoting=csv.QUOTE_ALL)  # whatever a reader separates by
     table.writerow(COLUMNS)
     yield _taken(text)
     for some in _chunks(events):
