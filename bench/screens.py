@@ -133,8 +133,8 @@ def pages(workspace: Workspace) -> Iterator[tuple[str, int, str]]:
     admin = ("auditevent", "run", "stage", "attempt", "deadletter", "event", "checkpoint", "effect", "contextitem")
     for table in admin:
         yield f"admin: {table}", ADMIN_MS, f"/admin/pipelines/{table}/"
-    yield "admin: auditevent of an action", ADMIN_MS, "/admin/pipelines/auditevent/?action__exact=run.pause"
-    yield "admin: auditevent of a year", ADMIN_MS, "/admin/pipelines/auditevent/?at__year=2026"
+    yield "admin: auditevent of an action", ADMIN_MS, "/admin/pipelines/auditevent/?action=run.pause"
+    yield "admin: auditevent of a year", ADMIN_MS, "/admin/pipelines/auditevent/?on=2026"
 
 
 def auditor(workspace: Workspace) -> Any:

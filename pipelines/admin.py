@@ -244,7 +244,7 @@ class ContextItemAdmin(TenantAdmin):
 
 @admin.register(Stage)
 class StageAdmin(TenantAdmin):
-    tenant = "run__workspace"
+    tenant = "application__workspace"
     found_by = ("pk", "run")
     list_display = ("id", "run_id", "name", "handler", "state", "epoch", "attempt_number")
 
