@@ -41,6 +41,21 @@ def newest(actor: Actor, wanted: RunFilter, cut: Cut) -> list[Position]:
     return search.run()
 
 
+def ids_in_one(actor: Actor, wanted: RunFilter, most: int) -> tuple[int, str]:
+    """How many runs the list has, counted up to `most` + 1, and their ids in its order as one `uuid[]` in text.
+
+    For whoever hands them back to the database: a hundred thousand ids apart cost a second on their way.
+    """
+    found, cut = places(actor, wanted), Cut(size=most)
+    if found is None:
+        return 0, "{}"
+    search = _Search(actor, wanted, cut, found)
+    if wanted.search:
+        positions = _by_words(search)
+        return len(positions), f"{{{','.join(str(run_id) for _, run_id in positions)}}}"
+    return search.in_one()
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """The ids that a filter's names stand for; None where the filter names nothing."""
@@ -114,8 +129,20 @@ class _Search:
         return f"created_at {self.direction}, id {self.direction}"
 
     def run(self) -> list[Position]:
-        statement = self._by_stage() or self._by_value() or self._plain()
-        return [(at, run_id) for at, run_id in planned(statement, self.params)]
+        return [(at, run_id) for at, run_id in planned(self.statement, self.params)]
+
+    def in_one(self) -> tuple[int, str]:
+        ((count, ids),) = planned(
+            f"SELECT count(*), coalesce(array_agg(id ORDER BY {self.order})::text, '{{}}')"
+            f" FROM ({self.statement}) found",
+            self.params,
+        )
+        return count, ids
+
+    @property
+    def statement(self) -> str:
+        """(created_at, id) of each run of the page, in the list's order."""
+        return self._by_stage() or self._by_value() or self._plain()
 
     def conditions(self, *, with_code: bool = True) -> str:
         """What every run of the list fulfils, apart from its words."""

@@ -21,7 +21,6 @@ from pipelines.errors import Refusal
 from pipelines.filters import PAGING, RunFilter
 from pipelines.list_filters import DeadLetterFilter
 from pipelines.models import DeadLetter, Environment
-from pipelines.paging import Cut
 from pipelines.sql import execute, planned, query
 from pipelines.states import OPEN_DEAD_LETTER
 from recovery.models import BulkOperation
@@ -145,7 +144,7 @@ def refreeze(bulk: BulkOperation) -> None:
     """The same runs, with where a rerun starts in each found anew, as its choices say by now."""
     rows = query("SELECT run FROM recovery_bulkitem WHERE bulk_id = %s ORDER BY position", [bulk.id])
     execute("DELETE FROM recovery_bulkitem WHERE bulk_id = %s", [bulk.id])
-    bulk.total = _freeze_runs(bulk, OperationKind(bulk.kind), [run for (run,) in rows])
+    bulk.total = _freeze_runs(bulk, OperationKind(bulk.kind), _in_one(rows))
     bulk.chosen = {**bulk.chosen, "targets": targets_digest(bulk.id)}
 
 
@@ -158,12 +157,13 @@ def targets_digest(bulk_id: uuid.UUID) -> str:
     return str(found)
 
 
-def _runs(selection: Selection, actor: Actor) -> list[uuid.UUID]:
+def _runs(selection: Selection, actor: Actor) -> str:
+    """The runs in their list's order, as one `uuid[]` in text."""
     if selection.runs is not None:
-        found = listing.newest(actor, selection.runs, Cut(size=MOST_TARGETS))
-        if len(found) > MOST_TARGETS:
+        count, ids = listing.ids_in_one(actor, selection.runs, MOST_TARGETS)
+        if count > MOST_TARGETS:
             raise _too_many()
-        return [run_id for _, run_id in found]
+        return ids
     wanted = list(dict.fromkeys(selection.ids))
     if len(wanted) > MOST_TARGETS:
         raise _too_many()
@@ -173,7 +173,11 @@ def _runs(selection: Selection, actor: Actor) -> list[uuid.UUID]:
     )
     if len(rows) != len(wanted):
         raise Refusal("not_found", "not all of these runs are there; nothing was done")
-    return [run_id for (run_id,) in rows]
+    return _in_one(rows)
+
+
+def _in_one(rows: Sequence[tuple[uuid.UUID]]) -> str:
+    return f"{{{','.join(str(run_id) for (run_id,) in rows)}}}"
 
 
 _WHOLE_RUN = "SELECT %s, t.n, t.id, NULL::uuid, 'pending', '', NULL::timestamptz FROM {runs}"
@@ -187,11 +191,11 @@ _OF_STAGE = """
 """
 _FIRST_FAILED = """(
     SELECT DISTINCT ON (f.run_id) f.id, f.run_id, f.position FROM pipelines_stage f
-    WHERE f.run_id = ANY(%s) AND f.state = 'failed' ORDER BY f.run_id, f.position
+    WHERE f.run_id = ANY(%s::uuid[]) AND f.state = 'failed' ORDER BY f.run_id, f.position
 )"""
 
 
-def _freeze_runs(bulk: BulkOperation, kind: OperationKind, runs: list[uuid.UUID]) -> int:
+def _freeze_runs(bulk: BulkOperation, kind: OperationKind, runs: str) -> int:
     start = bulk.choices.get("from")
     template, stages, matches, more = _WHOLE_RUN, "", "", []
     if kind in OF_STAGES:
