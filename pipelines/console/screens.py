@@ -51,6 +51,8 @@ ACTIONS = {
     "blackout-new": "blackout.save",
     "blackout-change": "blackout.save",
     "freeze": "freeze.declare",
+    "key-rotate": "key.rotate",
+    "key-revoke": "key.revoke",
     "freeze-lift": "freeze.lift",
     "audit-export": "audit.export",
     "backfill-start": "backfill.start",

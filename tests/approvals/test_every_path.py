@@ -179,6 +179,8 @@ WAYS: dict[str, str] = {
     "form pipeline-change": SETTLES,
     "form release-new": SETTLES,
     "form release-activate": SETTLES,
+    "form key-rotate": SETTLES,
+    "form key-revoke": SETTLES,
     "admin workspace": SETTLES,
     "admin member": SETTLES,
     "admin environment": SETTLES,

@@ -19,7 +19,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import get_commands
 from django.test import Client, RequestFactory
 
-from pipelines import access, blackout_rows, keys
+from pipelines import access, blackout_rows, keys, signing_keys
 from pipelines.access import (
     ADMINISTER,
     CANCEL,
@@ -146,6 +146,9 @@ SCREENS = {
     "audit": VIEW,
     "audit-export": VIEW,
     "audit-event": VIEW,
+    "signing-keys": VIEW,
+    "key-rotate": ADMINISTER,
+    "key-revoke": ADMINISTER,
     "workers": VIEW,
     "pipelines": VIEW,
     "pipeline": VIEW,
@@ -357,6 +360,7 @@ def parts(
         "operation_id": in_review(run).id,
         "item_id": Gate.objects.get(run=gated).id,
         "kind": "traceback",
+        "key_id": signing_keys.listed(run.workspace_id)[0].key_id,
         "text_id": stages_of(run)[0].attempts.get().id,
         "letter_id": DeadLetter.objects.get().id,
         "event_id": AuditEvent.objects.order_by("at", "id")[0].id,
@@ -382,7 +386,7 @@ def _past_blackout(person: Person) -> Blackout:
 def address_of(name: str, parts: dict[str, Any]) -> str:
     (route,) = [route for route, pattern in every_route() if route.startswith("console/") and pattern.name == name]
     for part, found in parts.items():
-        route = re.sub(rf"<(uuid|int|slug):{part}>", str(found), route)
+        route = re.sub(rf"<(uuid|int|slug|str):{part}>", str(found), route)
     assert "<" not in route
     return f"/{route}"
 
