@@ -20,6 +20,7 @@ from config.oidc_settings import Oidc
 from pipelines import credentials
 from pipelines.access import ADMINISTER, VIEW, Actor
 from pipelines.console.acts import Act, Step, missing, perform
+from pipelines.console.offers import missing_right
 from pipelines.console.screens import (
     PersonRequest,
     ScreenRequest,
@@ -213,6 +214,9 @@ def members(request: ScreenRequest) -> HttpResponse:
         "rows": [(row, *counts.get(row.user_id, (0, None))) for row in rows],
         "tokens": _tokens(actor, own=False) if actor.may(ADMINISTER) else [],
         "is_admin": actor.may(ADMINISTER),
+        "refusal": ""
+        if actor.may(ADMINISTER)
+        else missing_right(actor, ADMINISTER, "see or end log-ins and tokens of others"),
         "most": MOST_MEMBERS if len(rows) == MOST_MEMBERS else None,
     }
     return show(request, "account/members.html", context)

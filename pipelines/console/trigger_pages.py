@@ -15,7 +15,7 @@ from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
 from pipelines import releases, trigger_queries, unserved
-from pipelines.access import FORK, RELEASE, Actor
+from pipelines.access import RELEASE, Actor
 from pipelines.console.offers import Offer, missing_right
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.console.trigger_acts import WORDS
@@ -104,7 +104,6 @@ def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
         "words": {name: WORDS[getattr(trigger, name)] for name in ("gap", "overlap", "overlap_policy", "catch_up")},
         "unready": unready,
         "lacking": lacking,
-        "plan_refusal": "" if actor.may(FORK) else missing_right(actor, FORK, "start a backfill"),
         "tab": "triggers",
     }
     return show(request, "triggers/trigger.html", context)

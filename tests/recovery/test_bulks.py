@@ -69,7 +69,8 @@ def fail(hand: Hand) -> None:
 def test_every_verb_is_done_on_what_takes_it_and_skips_the_rest(
     kind: K, start_run: StartRun, hand: Hand, operator: Actor, clock: Clock
 ) -> None:
-    """F164, F152, F153: failed runs, and each verb; what it does not act on is skipped, and no row of it is touched."""
+    """F164, F152, F153, I19: failed runs, and each verb; what it does not act on is skipped, no row of it is touched,
+    and what was done, skipped, denied and failed is all that was asked for."""
     *failed, over = failing(start_run, hand, 3)
     going = [start_run("first") for _ in range(2)]
     if kind == K.RESUME:
