@@ -123,7 +123,10 @@ def test_marks_are_few_and_lie_on_the_axis(span: float) -> None:
     marks = drawing.marks_of(axis)
     assert len(marks) <= 7
     assert all(0 <= mark.share <= 100 and 0 <= mark.x <= axis.span + 0.001 for mark in marks)
-    assert len({mark.label for mark in marks}) == len(marks)
+    days = [0]  # a date stands between times of day that are told alike
+    for mark in marks:
+        days.append(days[-1] + ("-" in mark.label))
+    assert len({(day, mark.label) for day, mark in zip(days[1:], marks, strict=True)}) == len(marks)
 
 
 def test_marks_are_round_times_of_day() -> None:
