@@ -8,6 +8,14 @@ from pipelines.models.attempts import (
     LogLine,
     WorkerSession,
 )
+from pipelines.models.boundaries import (
+    Artifact,
+    ArtifactContent,
+    ContentPlace,
+    ReconciliationItem,
+    ReconciliationKind,
+    Termination,
+)
 from pipelines.models.checkpoints import Checkpoint, CheckpointEvidence, LocalKeyring
 from pipelines.models.definitions import (
     ApiKey,
@@ -37,6 +45,7 @@ from pipelines.models.runs import (
     RunIdentity,
     RunSearch,
     Stage,
+    StageMode,
     StageOutput,
 )
 from pipelines.models.triggers import (
@@ -53,6 +62,8 @@ from pipelines.models.triggers import (
 __all__ = [
     "ApiKey",
     "Application",
+    "Artifact",
+    "ArtifactContent",
     "Attempt",
     "AttemptProgress",
     "AuditCheck",
@@ -66,6 +77,7 @@ __all__ = [
     "CatchUp",
     "Checkpoint",
     "CheckpointEvidence",
+    "ContentPlace",
     "ContextItem",
     "DeadLetter",
     "Effect",
@@ -90,13 +102,17 @@ __all__ = [
     "PolicyKind",
     "PolicyStatus",
     "QueueEntry",
+    "ReconciliationItem",
+    "ReconciliationKind",
     "Release",
     "Role",
     "Run",
     "RunIdentity",
     "RunSearch",
     "Stage",
+    "StageMode",
     "StageOutput",
+    "Termination",
     "Tick",
     "Trigger",
     "TriggerVersion",

@@ -82,6 +82,12 @@ class Attempt(models.Model):
     decision = models.JSONField(null=True, help_text="the retry decision, recomputable from here alone")
     cause = models.CharField(max_length=255, blank=True, help_text="why it ended, when no result ended it")
     usage = models.JSONField(null=True)
+    reserved = models.BigIntegerField(
+        default=0, db_default=0, help_text="bytes of its run's output allowance that it is charged, whatever it returns"
+    )
+    slot = models.UUIDField(null=True, help_text="the concurrency policy whose slot it holds while its lease lives")
+    rate = models.UUIDField(null=True, help_text="the rate policy that it counts for")
+    recipient = models.JSONField(null=True, help_text="{position, organisation, …}: to whom it may send")
 
     class Meta:
         constraints = [
@@ -104,13 +110,25 @@ class Attempt(models.Model):
                 name="attempt_timeout",
                 condition=Q(state=AttemptState.RUNNING, timeout_at__isnull=False),
             ),
+            models.Index(
+                fields=["slot", "expires_at"],
+                name="attempt_in_slot",
+                condition=Q(state__in=sorted(ACTIVE_ATTEMPT), slot__isnull=False),
+            ),
+            models.Index(fields=["rate", "-dispatched_at"], name="attempt_by_rate", condition=Q(rate__isnull=False)),
         ]
         triggers = [
             frozen_when(
                 "attempt_terminal_stays",
                 "OLD.state IN ({})".format(", ".join(f"'{state}'" for state in sorted(TERMINAL_ATTEMPT))),
                 "nothing changes an ended attempt",
-            )
+            ),
+            frozen_when(
+                "attempt_charge_stays",
+                "OLD.reserved <> NEW.reserved OR OLD.request_digest <> NEW.request_digest"
+                " OR OLD.recipient IS DISTINCT FROM NEW.recipient",
+                "what an attempt was charged and asked for stays",
+            ),
         ]
 
 

@@ -17,6 +17,13 @@ class RecourseNow(Func):
     output_field = models.DateTimeField()
 
 
+class TextDigest(Func):
+    """SHA-256 of a text's UTF-8, in hex."""
+
+    function = "recourse_text_digest"
+    output_field = models.CharField(max_length=64)
+
+
 def closed_set(field: str, choices: type[models.TextChoices], name: str) -> models.CheckConstraint:
     """A named check that `field` holds one of the enum's values and nothing else."""
     return models.CheckConstraint(condition=models.Q(**{f"{field}__in": choices.values}), name=name)

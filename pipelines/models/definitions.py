@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.db.models.functions import Lower
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set
+from pipelines.models.base import RecourseNow, TextDigest, closed_set, frozen_when
 from pipelines.states import ReleaseStatus
 
 
@@ -29,6 +29,8 @@ class KeyScope(models.TextChoices):
 class PolicyKind(models.TextChoices):
     RETRY = "retry"
     TIMEOUT = "timeout"
+    RATE = "rate"
+    CONCURRENCY = "concurrency"
 
 
 class PolicyStatus(models.TextChoices):
@@ -192,6 +194,20 @@ class Release(models.Model):
     policy_digest = models.CharField(
         max_length=64, blank=True, db_default="", help_text="the policies in force when it was activated"
     )
+    text_digest = models.GeneratedField(
+        expression=TextDigest("definition"),
+        output_field=models.CharField(max_length=64),
+        db_persist=True,
+        help_text="of the text as it stands, whoever changed it",
+    )
+    material_changes = models.JSONField(
+        null=True, blank=True, help_text="[{stage, what, before, after}] of recipients, against what was in force"
+    )
+    reviewed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", editable=False
+    )
+    reviewed_at = models.DateTimeField(null=True, blank=True, editable=False)
+    review_note = models.TextField(blank=True, db_default="", editable=False)
 
     class Meta:
         constraints = [
@@ -217,6 +233,13 @@ class Release(models.Model):
                 name="release_inline_or_managed",
             ),
         ]
+        triggers = [
+            frozen_when(
+                "release_text_stays",
+                "OLD.definition <> NEW.definition OR OLD.digest <> NEW.digest",
+                "a release is never changed; register another one",
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.pipeline or 'inline'} {self.digest[:12]}"
@@ -226,7 +249,8 @@ class Policy(models.Model):
     """A rule that targets stages and outranks their own options.
 
     `match` holds any of pipeline, stage, handler, environment, error_codes; `rule` the options of a retry policy
-    (`max_retries`, `retry_interval`, …) or `{"seconds": n}` of a timeout policy.
+    (`max_retries`, `retry_interval`, …), `{"seconds": n}` of a timeout policy, `{"count": n, "per_seconds": s}` of a
+    rate policy or `{"max_active": n}` of a concurrency policy.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)

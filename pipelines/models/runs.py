@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex, OpClass
@@ -20,6 +22,8 @@ from pipelines.models.definitions import (
 )
 from pipelines.states import TERMINAL_RUN, RunStatus, StageState
 
+NO_THROTTLE = uuid.UUID(int=0)  # stands for no policy, so that an index finds it
+
 
 class EffectMode(models.TextChoices):
     NONE = "none"
@@ -30,6 +34,11 @@ class EffectMode(models.TextChoices):
 class EffectProtocol(models.TextChoices):
     NONE = "none"
     INTENT = "intent"  # every act outside is declared before it is done
+
+
+class StageMode(models.TextChoices):
+    EXECUTE = "execute"
+    IMPORT = "import"  # its output is made elsewhere, and handed in with the digest of the request
 
 
 class Run(models.Model):
@@ -64,6 +73,18 @@ class Run(models.Model):
     )
     policy_digest = models.CharField(
         max_length=64, blank=True, db_default="", help_text="the policies in force when it was made"
+    )
+    limits = models.JSONField(
+        default=dict, db_default={}, help_text="pinned from its release, defaults filled in; empty in the oldest runs"
+    )
+    release_digest = models.CharField(
+        max_length=64, blank=True, db_default="", help_text="of its release's text as it was; blank in the oldest runs"
+    )
+    baseline = models.JSONField(
+        default=list, db_default=[], help_text="[{name, artifact_id, sha256}] it builds on, pinned"
+    )
+    changed = models.JSONField(
+        null=True, help_text="[{what, name, pinned, found}]: its definition or baseline is no longer what it pinned"
     )
     trigger = models.ForeignKey("Trigger", models.PROTECT, null=True, related_name="runs", db_index=False)
     tick_at = models.DateTimeField(null=True, help_text="the tick of its trigger that it was made for")
@@ -202,6 +223,12 @@ class Stage(models.Model):
     input = models.TextField(null=True, help_text="kept byte for byte")
     depends_on = ArrayField(models.PositiveSmallIntegerField(), default=list, help_text="positions")
     run_next_if_failed = models.BooleanField(default=False)
+    mode = models.CharField(
+        max_length=20, choices=StageMode.choices, default=StageMode.EXECUTE, db_default=StageMode.EXECUTE
+    )
+    recipients = models.JSONField(
+        null=True, help_text="[{organisation, service, billing, retention}], to whom it may send, in order of fallback"
+    )
     effect_mode = models.CharField(max_length=20, choices=EffectMode.choices, default=EffectMode.IDEMPOTENT)
     effect_protocol = models.CharField(
         max_length=20, choices=EffectProtocol.choices, default=EffectProtocol.NONE, db_default=EffectProtocol.NONE
@@ -230,6 +257,7 @@ class Stage(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["run", "position"], name="stage_position_once_per_run"),
             closed_set("state", StageState, "stage_state_known"),
+            closed_set("mode", StageMode, "stage_mode_known"),
             closed_set("effect_mode", EffectMode, "stage_effect_mode_known"),
             closed_set("effect_protocol", EffectProtocol, "stage_effect_protocol_known"),
         ]
@@ -270,18 +298,28 @@ class QueueEntry(models.Model):
     is_start = models.BooleanField(
         default=False, db_default=False, help_text="begins a run or tries again: waits while a blackout holds"
     )
+    throttle = models.UUIDField(
+        default=NO_THROTTLE, db_default=NO_THROTTLE, help_text="the policy for whose slot or rate it waits, if any"
+    )
 
     class Meta:
         verbose_name_plural = "queue entries"
         indexes = [
-            # one queue is one application, environment and handler; four lines in it, each in its own order
+            # one queue is one application, environment and handler; its lines are four for each throttle, each in its
+            # own order
             models.Index(
                 fields=[
-                    *("application", "environment", "handler"),
+                    *("application", "environment", "handler", "throttle"),
                     *("is_background", "is_start", "available_at", "stage"),
                 ],
-                name="queue_in_lines",
-            )
+                name="queue_in_throttled_lines",
+            ),
+            # whom a freed slot is for
+            models.Index(
+                fields=["throttle", "available_at"],
+                name="queue_by_throttle",
+                condition=~Q(throttle=NO_THROTTLE),
+            ),
         ]
 
 
