@@ -261,6 +261,9 @@ class Policy(models.Model):
     rule = models.JSONField(default=dict)
     status = models.CharField(max_length=20, choices=PolicyStatus.choices, default=PolicyStatus.ACTIVE)
     created_at = models.DateTimeField(db_default=RecourseNow(), editable=False)
+    unlined_at = models.DateTimeField(
+        null=True, editable=False, help_text="since when stages that wait may stand in lines that it changed"
+    )
 
     class Meta:
         verbose_name_plural = "policies"

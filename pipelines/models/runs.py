@@ -314,9 +314,9 @@ class QueueEntry(models.Model):
                 ],
                 name="queue_in_throttled_lines",
             ),
-            # whom a freed slot is for
+            # whom a freed slot is for, from one queue to the next
             models.Index(
-                fields=["throttle", "available_at"],
+                fields=["throttle", "application", "environment", "handler"],
                 name="queue_by_throttle",
                 condition=~Q(throttle=NO_THROTTLE),
             ),
