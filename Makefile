@@ -5,12 +5,16 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --require-hashes --only-binary :all:
 TEST_SERVER := $(or $(RECOURSE_TEST_SERVER_URL),postgres://postgres@127.0.0.1:5432/postgres)
 
-.PHONY: up install test prove lint bench lock pictures
+.PHONY: up install s3 test prove lint bench lock pictures
 
 up: install
 	exec $(PY) manage.py up $(ARGS)
 
 install: $(VENV)/.runtime $(VENV)/bin/recourse
+
+# For artifacts in an S3-compatible bucket.
+s3: install
+	$(PIP) -r requirements-s3.lock
 
 # Tests start dozens of processes; what is compiled is kept for the next one, also where the environment forbids it.
 test prove: export PYTHONDONTWRITEBYTECODE :=
@@ -54,6 +58,8 @@ pictures: $(VENV)/.development
 lock:
 	$(PY) -m uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-annotate --custom-compile-command "make lock" --quiet -o requirements.lock
+	$(PY) -m uv pip compile pyproject.toml --extra s3 --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --custom-compile-command "make lock" --quiet -c requirements.lock -o requirements-s3.lock
 	$(PY) -m uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-annotate --custom-compile-command "make lock" --quiet -c requirements.lock -o requirements-dev.lock
 

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,7 +54,7 @@ def server_is_supported(databases: Iterable[str] | None = None, **_: Any) -> lis
 
 
 def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
-    """All that is wrong with an environment. E001–E005 and E009–E018."""
+    """All that is wrong with an environment. E001–E005 and E009–E020."""
     for problem in environment.problems:
         yield _error(1, problem)
     for sentence in environment.unknown:
@@ -76,6 +78,7 @@ def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
         yield _error(9, "RECOURSE_ENCRYPTION_KEY is not a Fernet key.", "32 bytes in URL-safe base64, 44 characters.")
     yield from _keyring(environment)
     yield from _log_in(environment)
+    yield from _artifacts(environment)
     if environment.production:
         yield from _production(environment)
 
@@ -114,6 +117,40 @@ def _keyring(environment: Environment) -> Iterator[checks.CheckMessage]:
         )
     if environment.vault_ca_file and not Path(environment.vault_ca_file).is_file():
         yield _error(15, "RECOURSE_VAULT_CA_FILE names no file.", "It holds the authority's certificate, PEM.")
+
+
+def _artifacts(environment: Environment) -> Iterator[checks.CheckMessage]:
+    place = environment.artifacts
+    if place.kind == "file" and not _can_be_written(Path(place.location)):
+        yield _error(19, "RECOURSE_ARTIFACTS names a directory that cannot be written.", "Make it, for this user.")
+    if place.kind != "s3":
+        return
+    if find_spec("boto3") is None or find_spec("storages") is None:
+        yield _error(
+            19,
+            "RECOURSE_ARTIFACTS names a bucket, and the packages for that are not installed.",
+            "pip install --require-hashes -r requirements-s3.lock",
+        )
+    if bool(place.access_key) != bool(place.secret_key):
+        yield _error(
+            20,
+            "RECOURSE_ARTIFACTS_S3_ACCESS_KEY and its secret need each other.",
+            "Set both, or leave both to what the host offers.",
+        )
+    if place.endpoint:
+        address = urlsplit(place.endpoint)
+        if address.scheme not in ("http", "https") or not address.hostname or address.username is not None:
+            yield _error(20, "RECOURSE_ARTIFACTS_S3_ENDPOINT is not an address.", "For example https://s3.example.org.")
+        elif address.scheme == "http" and environment.production:
+            yield _error(
+                20, "RECOURSE_ARTIFACTS_S3_ENDPOINT begins with http: artifacts would travel unencrypted.", "Use https."
+            )
+
+
+def _can_be_written(directory: Path) -> bool:
+    """Whether files can be made there, once it is made."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _log_in(environment: Environment) -> Iterator[checks.CheckMessage]:

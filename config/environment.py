@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from config import embedded, oidc_settings, secret_files
+from config import artifact_settings, embedded, oidc_settings, secret_files
+from config.artifact_settings import ArtifactPlace
 from config.oidc_settings import Oidc
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -138,6 +139,39 @@ VARIABLES = (
         "not while something of them is to be reconciled or decided, or a fork of them is kept. 0: never.",
         0,
         36_500,
+    ),
+    Variable(
+        "RECOURSE_ARTIFACTS",
+        "database",
+        "Where the bytes of artifacts are kept: `database`, a directory that all processes share "
+        "(`file:///srv/artifacts`), or an S3-compatible bucket (`s3://bucket/prefix`). What was kept elsewhere before "
+        "stays there.",
+    ),
+    Variable(
+        "RECOURSE_ARTIFACT_MAX_BYTES",
+        "10485760",
+        "How many bytes one artifact may have.",
+        1,
+        11 * 1024 * 1024,
+    ),
+    Variable(
+        "RECOURSE_ARTIFACTS_S3_ENDPOINT",
+        "",
+        "The server's address, where it is not Amazon's: `https://s3.example.org`.",
+    ),
+    Variable("RECOURSE_ARTIFACTS_S3_REGION", "", "The bucket's region, where the server has them."),
+    Variable(
+        "RECOURSE_ARTIFACTS_S3_ACCESS_KEY",
+        "",
+        "The access key. Empty, with the secret: what boto3 finds by itself, for example the role of the host.",
+    ),
+    Variable("RECOURSE_ARTIFACTS_S3_SECRET_KEY", "", "The secret of the access key."),
+    Variable("RECOURSE_ARTIFACTS_S3_SECRET_KEY_FILE", "", "A file that holds the secret, read at start."),
+    Variable(
+        "RECOURSE_ARTIFACTS_S3_ADDRESSING",
+        "auto",
+        "Whether the bucket stands in the host name or in the path of addresses.",
+        choices=("auto", "path", "virtual"),
     ),
     Variable(
         "RECOURSE_HANDLERS",
@@ -275,6 +309,8 @@ class Environment:
     visibility_seconds: int
     waiting_pulls: int
     retention_days: int
+    artifacts: ArtifactPlace
+    artifact_max_bytes: int
     public_url: str
     notify_allow: list[str]
     email: dict[str, Any]
@@ -330,6 +366,8 @@ class Environment:
             visibility_seconds=read.number("RECOURSE_VISIBILITY_SECONDS"),
             waiting_pulls=read.number("RECOURSE_WAITING_PULLS"),
             retention_days=read.number("RECOURSE_RETENTION_DAYS"),
+            artifacts=artifact_settings.read(read.text, read.choice("RECOURSE_ARTIFACTS_S3_ADDRESSING"), problems),
+            artifact_max_bytes=read.number("RECOURSE_ARTIFACT_MAX_BYTES"),
             public_url=_public_url(read.text("RECOURSE_PUBLIC_URL"), problems),
             notify_allow=_notify_allow(_words(read.text("RECOURSE_NOTIFY_ALLOW")), problems),
             email=_email(read.text("RECOURSE_EMAIL_URL"), read.text("RECOURSE_EMAIL_FROM"), problems),

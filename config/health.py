@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from config import metrics
+from pipelines import artifact_places
 
 log = structlog.get_logger("health")
 
@@ -28,12 +29,18 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when the database, its migrations and the broker are there; else 503, naming what is not and why."""
+    """200 when the database, its migrations and the broker are there; else 503, naming what is not and why.
+
+    Without the storage of artifacts all but artifacts goes on: 200 too, but `degraded`.
+    """
     checks = {name: _outcome(check) for name, check in CHECKS.items()}
     ready = all(outcome == "ok" for outcome in checks.values())
-    if not ready:
-        log.warning("not ready", **checks)
-    return JsonResponse({"status": "ready" if ready else "not ready", "checks": checks}, status=200 if ready else 503)
+    checks |= {name: _outcome(check) for name, check in EXTRAS.items()}
+    whole = all(outcome == "ok" for outcome in checks.values())
+    if not whole:
+        log.warning("degraded" if ready else "not ready", **checks)
+    status = "not ready" if not ready else "ready" if whole else "degraded"
+    return JsonResponse({"status": status, "checks": checks}, status=200 if ready else 503)
 
 
 @require_safe
@@ -72,6 +79,7 @@ def _broker() -> None:
 
 
 CHECKS: dict[str, Callable[[], None]] = {"database": _database, "migrations": _migrations, "broker": _broker}
+EXTRAS: dict[str, Callable[[], None]] = {"artifacts": artifact_places.probe}
 
 
 def _outcome(check: Callable[[], None]) -> str:

@@ -88,6 +88,12 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = None
 WHITENOISE_USE_FINDERS = True
 
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    **env.artifacts.storages,
+}
+
 SESSION_ENGINE = "config.sessions"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -124,6 +130,8 @@ RECOURSE_RENEW_SECONDS = env.renew_seconds
 RECOURSE_VISIBILITY_SECONDS = env.visibility_seconds
 RECOURSE_WAITING_PULLS = env.waiting_pulls
 RECOURSE_RETENTION_DAYS = env.retention_days
+RECOURSE_ARTIFACTS = env.artifacts.kind
+RECOURSE_ARTIFACT_MAX_BYTES = env.artifact_max_bytes
 RECOURSE_HANDLERS = env.handlers
 RECOURSE_ENCRYPTION_KEY = env.encryption_key
 

@@ -14,7 +14,7 @@ def test_a_console_with_all_its_parts_is_ready(client: Client) -> None:
     response = client.get("/readyz")
     assert (response.status_code, response.json()) == (
         200,
-        {"status": "ready", "checks": {"database": "ok", "migrations": "ok", "broker": "ok"}},
+        {"status": "ready", "checks": {"database": "ok", "migrations": "ok", "broker": "ok", "artifacts": "ok"}},
     )
 
 
@@ -34,6 +34,7 @@ def test_a_migration_that_is_missing_is_named(client: Client) -> None:
         "database": "ok",
         "migrations": "1 not applied, the first is admin.0003_logentry_add_action_flag_choices",
         "broker": "ok",
+        "artifacts": "ok",
     }
     assert client.get("/readyz").status_code == 200
 
@@ -44,7 +45,12 @@ def test_a_broker_that_does_not_answer_is_named_without_its_address(client: Clie
     monkeypatch.setattr(health, "BROKER_SECONDS", 0.2)
     response = client.get("/readyz")
     assert response.status_code == 503
-    assert response.json()["checks"] == {"database": "ok", "migrations": "ok", "broker": "OperationalError"}
+    assert response.json()["checks"] == {
+        "database": "ok",
+        "migrations": "ok",
+        "broker": "OperationalError",
+        "artifacts": "ok",
+    }
     assert b"secret" not in response.content
 
 

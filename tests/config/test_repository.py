@@ -18,7 +18,7 @@ def test_the_settings_page_is_what_the_code_says() -> None:
     assert len({variable.name for variable in VARIABLES}) == len(VARIABLES)
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-s3.lock", "requirements-dev.lock"])
 def test_lock_files_pin_by_hash_and_name_no_place(name: str) -> None:
     text = (BASE_DIR / name).read_text()
     pinned = re.findall(r"^[a-z0-9.-]+(?:\[[a-z0-9,-]+\])?==\S+", text, flags=re.MULTILINE)
@@ -34,6 +34,7 @@ def test_every_package_that_is_asked_for_has_its_reason_and_is_locked() -> None:
     reasons = (BASE_DIR / "docs" / "reference" / "dependencies.md").read_text()
     for group, lock in (
         (project["project"]["dependencies"], "requirements.lock"),
+        (project["project"]["optional-dependencies"]["s3"], "requirements-s3.lock"),
         (project["dependency-groups"]["dev"], "requirements-dev.lock"),
     ):
         locked = (BASE_DIR / lock).read_text()
@@ -45,11 +46,13 @@ def test_every_package_that_is_asked_for_has_its_reason_and_is_locked() -> None:
 
 
 def test_every_import_of_the_running_console_comes_from_a_locked_package() -> None:
-    locked = set(re.findall(r"^([a-z0-9.-]+)==", (BASE_DIR / "requirements.lock").read_text(), flags=re.MULTILINE))
+    """The extra's packages are imported by the one module that is loaded only where the extra is wanted."""
+    runtime, with_s3 = (_locked_in(lock) for lock in ("requirements.lock", "requirements-s3.lock"))
     providers = importlib.metadata.packages_distributions()
     missing = set()
     for folder in ("config", "pipelines", "approvals", "recovery", "samples", "sdk/recourse"):
         for file in (BASE_DIR / folder).rglob("*.py"):
+            locked = with_s3 if file.name == "artifact_bucket.py" else runtime
             for name in _imported(ast.parse(file.read_text())):
                 if name in providers and name not in OUR_OWN and not _from(locked, providers[name]):
                     missing.add(f"{name} in {file.relative_to(BASE_DIR)}")
@@ -67,6 +70,10 @@ def _imported(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.split(".")[0])
     return names
+
+
+def _locked_in(lock: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9.-]+)==", (BASE_DIR / lock).read_text(), flags=re.MULTILINE))
 
 
 def _from(locked: set[str], distributions: list[str]) -> bool:

@@ -220,7 +220,7 @@ def test_up_on_services_of_ones_own_starts_no_database(data_dir: Path, server_ur
             console = ConsoleProcess(data_dir, environment=own)
             console.wait_until_ready()
             checks = httpx.get(f"{console.url}/readyz").json()["checks"]
-            assert checks == {"database": "ok", "migrations": "ok", "broker": "ok"}
+            assert checks == {"database": "ok", "migrations": "ok", "broker": "ok", "artifacts": "ok"}
             assert console.pid_of("embedded.py") is None
             assert not (data_dir / "pg").exists()
             assert console.end() == 0
