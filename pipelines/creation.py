@@ -8,6 +8,7 @@ Serves P7, P18–P29, F118, F124, F125, F127.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,9 @@ from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.ids import new_id
+from pipelines.limits import Limits, narrowed
+from pipelines.limits import problems as limit_problems
+from pipelines.models.runs import NO_THROTTLE
 from pipelines.moves import Moves
 from pipelines.releases import Managed, inline_release, release_in_force
 from pipelines.sql import query, recordset
@@ -50,8 +54,8 @@ MOST_CHARACTERS = 16_000_000  # of inputs in one statement, about: hundreds of t
 class Intent:
     """What a caller wants to be run. Either `stages` (inline), or `pipeline` with `input` (managed), never both.
 
-    A stage is {name, handler, input?, description?, depends_on?, run_next_if_failed?, effect_mode?, approval?,
-    options?}.
+    A stage is {name, handler, input?, description?, depends_on?, run_next_if_failed?, mode?, effect_mode?, approval?,
+    recipients?, options?}. `limits` of a managed run may only narrow those of its release.
     """
 
     name: str | None
@@ -61,6 +65,7 @@ class Intent:
     context_items: Sequence[Mapping[str, Any]] = ()
     keywords: Sequence[Mapping[str, str]] = ()
     deadline_seconds: int | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
     trace: Mapping[str, str] = field(default_factory=dict)
 
     def fingerprint(self, environment: str) -> str:
@@ -77,6 +82,9 @@ class Intent:
             "keywords": sorted([word["key"], word["value"]] for word in self.keywords),
             "deadline_seconds": self.deadline_seconds,
         }
+        if self.limits:
+            # came after the first fingerprints were kept: leaving them out must not change those
+            intent["limits"] = self.limits if self.pipeline else Limits.of(self.limits).as_json()
         return sha256(json.dumps(intent, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -95,9 +103,10 @@ def with_defaults(stage: Mapping[str, Any]) -> dict[str, Any]:
     filled = {**STAGE_DEFAULTS, **stage}
     filled["depends_on"] = filled["depends_on"] or None  # an empty list waits for what no list waits for
     filled["options"] = {**OPTION_DEFAULTS, **(stage.get("options") or {})}
-    if filled.get("effect_protocol") == "none":
-        # came after the first fingerprints and digests were kept: saying its default must not change them
-        del filled["effect_protocol"]
+    # these came after the first fingerprints and digests were kept: saying their defaults must not change them
+    for name, default in (("effect_protocol", "none"), ("mode", "execute"), ("recipients", [])):
+        if filled.get(name) == default:
+            del filled[name]
     return filled
 
 
@@ -222,6 +231,8 @@ class Draft:
     origin: Origin | None = None
     through_blackout: bool = False
     key: str = ""
+    limits: Limits = field(default_factory=Limits)
+    baseline: Sequence[Mapping[str, Any]] = ()
 
     @property
     def is_held(self) -> bool:
@@ -247,6 +258,8 @@ def managed_draft(
         stage_row(stage, position, needed, text)
         for position, (stage, needed) in enumerate(zip(stages, _dependencies(stages), strict=True))
     ]
+    limits = Limits.of(managed.definition.get("limits"))
+    rows = _admitted(rows, limits)
     if origin is not None and origin.held:
         rows = [{**row, "state": "pending"} for row in rows]
     return Draft(
@@ -260,19 +273,31 @@ def managed_draft(
         keywords=keywords,
         words=_words(managed.name, keywords),
         trace={},
-        deadline_seconds=deadline_seconds,
+        deadline_seconds=limits.deadline_seconds if deadline_seconds is None else deadline_seconds,
         user_id=user_id,
         origin=origin,
         through_blackout=through_blackout,
+        limits=limits,
     )
+
+
+def _admitted(rows: list[dict[str, Any]], limits: Limits) -> list[dict[str, Any]]:
+    """New stages as the run's limits let them begin: all that are ready, or, where the limits have no room for them
+    together, none: then settling says why. Of the ready ones those stand in the queue for which there is room."""
+    ready = [row for row in rows if row["state"] == "ready"]
+    bytes_needed = sum(limits.allowance(row["options"]) for row in ready)
+    if len(ready) > limits.total_attempts or bytes_needed > limits.total_output_bytes:
+        return [{**row, "state": "pending"} for row in rows]
+    waiting = {row["position"] for row in ready[limits.concurrency :]}
+    return [{**row, "queued": row["position"] not in waiting} for row in rows]
 
 
 def stage_row(stage: Mapping[str, Any], position: int, needed: Sequence[int], text: str | None) -> dict[str, Any]:
     """A new stage, from its definition in the words of the engine; `text` is what it gets without an input of its own.
 
-    It is ready when it waits for no other stage and for no gate.
+    It is ready when it waits for no other stage, for no gate and for no import.
     """
-    gated = (stage["approval"] or {}).get("when") == "before"
+    begins = (stage["approval"] or {}).get("when") != "before" and stage.get("mode", "execute") == "execute"
     return {
         "id": new_id(),
         "position": position,
@@ -282,11 +307,13 @@ def stage_row(stage: Mapping[str, Any], position: int, needed: Sequence[int], te
         "input": stage["input"] if stage["input"] is not None else text,
         "depends_on": needed,
         "run_next_if_failed": stage["run_next_if_failed"],
+        "mode": stage.get("mode", "execute"),
+        "recipients": stage.get("recipients"),
         "effect_mode": stage["effect_mode"],
         "effect_protocol": stage.get("effect_protocol", "none"),
         "approval": stage["approval"],
         "options": stage["options"],
-        "state": "ready" if not needed and not gated else "pending",
+        "state": "ready" if not needed and begins else "pending",
     }
 
 
@@ -304,6 +331,7 @@ def insert_runs(drafts: Sequence[Draft], *, actor: str, reason: str = "") -> Non
                 "stages": recordset([{"run_id": draft.id, **row} for draft in some for row in draft.stages]),
                 "events": recordset([row for draft in some for row in _beginnings(draft, reason)]),
                 "workspaces": list({draft.place.workspace_id for draft in some}),
+                "no_throttle": NO_THROTTLE,
                 "actor": actor,
             },
         )
@@ -344,7 +372,7 @@ def announce(drafts: Sequence[Draft]) -> None:
         wake.Queue(draft.place.application_id, draft.place.environment_id, row["handler"])
         for draft in drafts
         for row in draft.stages
-        if row["state"] == "ready"
+        if row["state"] == "ready" and row.get("queued", True)
     )
 
 
@@ -354,11 +382,12 @@ _INSERT = """
             environment_id uuid, pipeline_id uuid, release_id uuid, name text, input text, keywords jsonb,
             trace_id text, traceparent text, tracestate text, user_id int, deadline float, recovered_from uuid,
             recovery jsonb, trigger_id uuid, tick_at timestamptz, lane_id uuid, lane_rank bigint, held boolean,
-            through_blackout boolean, words text, key text, owners text[])
+            through_blackout boolean, limits jsonb, baseline jsonb, words text, key text, owners text[])
     ), item AS MATERIALIZED (
         SELECT * FROM json_to_recordset(%(stages)s::json) AS s(run_id uuid, id uuid, position int, name text,
             handler text, description text, input text, depends_on smallint[], run_next_if_failed boolean,
-            effect_mode text, effect_protocol text, approval jsonb, options jsonb, state text, output_id uuid,
+            mode text, recipients jsonb, effect_mode text, effect_protocol text, approval jsonb, options jsonb,
+            state text, queued boolean, output_id uuid,
             output_digest text, last_error_code text, last_error_message text, failure_disposition text, stale boolean)
     ), policy AS MATERIALIZED (
         SELECT w AS workspace_id, recourse_policy_digest(w) AS digest FROM unnest(%(workspaces)s::uuid[]) w
@@ -366,21 +395,24 @@ _INSERT = """
         INSERT INTO pipelines_run (id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
             status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
             requesters, created_at, updated_at, deadline_at, deadline_seconds, failure_code, failure_message,
-            policy_digest, recovered_from_id, recovery, trigger_id, tick_at, lane_id, lane_rank, held, through_blackout)
+            policy_digest, recovered_from_id, recovery, trigger_id, tick_at, lane_id, lane_rank, held, through_blackout,
+            limits, baseline, release_digest)
         SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
             'queued', false, '', input, keywords, trace_id, traceparent, tracestate, user_id,
             array_remove(ARRAY[user_id], NULL), recourse_now(), recourse_now(),
             CASE WHEN NOT held THEN recourse_now() + make_interval(secs => deadline) END,
             CASE WHEN held THEN deadline END, '', '', policy.digest, recovered_from, recovery,
-            trigger_id, tick_at, lane_id, lane_rank, held, through_blackout
+            trigger_id, tick_at, lane_id, lane_rank, held, through_blackout, limits, baseline,
+            (SELECT e.text_digest FROM pipelines_release e WHERE e.id = draft.release_id)
         FROM draft JOIN policy USING (workspace_id)
     ), stage AS (
         INSERT INTO pipelines_stage (id, run_id, run_created_at, application_id, environment_id, position, name,
-            handler, description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval,
-            options, state, available_at, finished_at, epoch, attempt_number, retry_count, recovery_count,
+            handler, description, input, depends_on, run_next_if_failed, mode, recipients, effect_mode, effect_protocol,
+            approval, options, state, available_at, finished_at, epoch, attempt_number, retry_count, recovery_count,
             output_id, output_digest, last_error_code, last_error_message, failure_disposition, stale)
         SELECT i.id, i.run_id, recourse_now(), d.application_id, d.environment_id, i.position, i.name, i.handler,
-            i.description, i.input, i.depends_on, i.run_next_if_failed, i.effect_mode, i.effect_protocol, i.approval,
+            i.description, i.input, i.depends_on, i.run_next_if_failed, i.mode, i.recipients, i.effect_mode,
+            i.effect_protocol, i.approval,
             i.options, i.state, CASE WHEN i.state = 'ready' THEN recourse_now() END,
             CASE WHEN i.state NOT IN ('ready', 'pending') THEN recourse_now() END, 1, 0, 0, 0,
             i.output_id, coalesce(i.output_digest, ''), coalesce(i.last_error_code, ''),
@@ -388,10 +420,14 @@ _INSERT = """
         FROM item i JOIN draft d ON d.id = i.run_id
     ), queue AS (
         INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,
-            is_background, is_start)
+            is_background, is_start, throttle)
         SELECT i.id, d.application_id, d.environment_id, i.handler, recourse_now(),
-            d.lane_id IS DISTINCT FROM d.trigger_id, NOT d.through_blackout
-        FROM item i JOIN draft d ON d.id = i.run_id WHERE i.state = 'ready'
+            d.lane_id IS DISTINCT FROM d.trigger_id, NOT d.through_blackout,
+            CASE WHEN EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = ANY(%(workspaces)s::uuid[])
+                AND p.status = 'active' AND p.kind IN ('concurrency', 'rate'))
+            THEN recourse_throttle(d.workspace_id, d.environment_id, d.pipeline_id, i.name, i.handler)
+            ELSE %(no_throttle)s::uuid END
+        FROM item i JOIN draft d ON d.id = i.run_id WHERE i.state = 'ready' AND i.queued IS DISTINCT FROM false
     ), words AS (
         INSERT INTO pipelines_runsearch (run_id, words)
         SELECT id, to_tsvector('simple', translate(words, '-_/:.@', '      '))
@@ -433,6 +469,8 @@ def _run_row(draft: Draft) -> dict[str, Any]:
         "lane_rank": origin and origin.lane_rank,
         "held": draft.is_held,
         "through_blackout": draft.through_blackout,
+        "limits": draft.limits.as_json(),
+        "baseline": list(draft.baseline),
         "words": draft.words[: context.SEARCHED_CHARACTERS],
         "key": draft.key,
         "owners": context.owner_words(place.workspace_id, place.application_id, place.environment_id),
@@ -479,12 +517,13 @@ def _first_event(draft: Draft, row: Mapping[str, Any], kind: str) -> dict[str, A
 
 
 def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None, key: str) -> None:
-    name, stages, release_id, pipeline_id = _resolve(place, intent)
+    name, stages, release_id, pipeline_id, limits = _resolve(place, intent)
     run_input = None if intent.pipeline is None else rfc8785.dumps(intent.input or {}).decode()
     rows = [
         stage_row(stage, position, needed, run_input)
         for position, (stage, needed) in enumerate(zip(stages, _dependencies(stages), strict=True))
     ]
+    rows = _admitted(rows, limits)
     open_items = [item for item in intent.context_items if not item.get("is_sensitive")]
     draft = Draft(
         id=run_id,
@@ -497,9 +536,10 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         keywords=intent.keywords,
         words=_words(name, [*intent.keywords, *open_items]),
         trace=intent.trace,
-        deadline_seconds=intent.deadline_seconds,
+        deadline_seconds=_deadline(intent, limits),
         user_id=user_id,
         key=key,
+        limits=limits,
     )
     insert_runs([draft], actor=actor)
     context.save(context.rows(run_id, intent.context_items, None))
@@ -507,16 +547,41 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
     announce([draft])
 
 
-def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None]:
+def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None, Limits]:
     if intent.pipeline is None:
         stages = [with_defaults(stage) for stage in intent.stages]
         # inputs belong to the run: two runs that differ only in them share one release
         shape = [{name: value for name, value in stage.items() if name != "input"} for stage in stages]
-        release_id = inline_release(place.workspace_id, {"name": intent.name, "stages": shape})
-        return intent.name or "", stages, release_id, None
+        limits = Limits.of(intent.limits)
+        _refuse_limits(limit_problems(intent.limits, intent.stages))
+        told = {"limits": limits.as_json()} if limits != Limits() else {}
+        release_id = inline_release(place.workspace_id, {"name": intent.name, "stages": shape, **told})
+        return intent.name or "", stages, release_id, None, limits
     managed = release_in_force(place.workspace_id, intent.pipeline, place.environment_id)
     stages = [from_definition(stage) for stage in managed.definition["stages"]]
-    return intent.name or managed.name, stages, managed.release_id, managed.pipeline_id
+    limits, problems = narrowed(Limits.of(managed.definition.get("limits")), intent.limits)
+    _refuse_limits([*problems, *limit_problems(intent.limits, stages)])
+    return intent.name or managed.name, stages, managed.release_id, managed.pipeline_id, limits
+
+
+def _refuse_limits(problems: Sequence[tuple[str, str]]) -> None:
+    if problems:
+        errors = {_camel_path(path): [message] for path, message in problems}
+        path, message = next(iter(errors.items()))
+        raise Refusal("validation_error", f"{path} {message[0]}", errors=errors)
+
+
+def _camel_path(path: str) -> str:
+    return re.sub(r"_([a-z])", lambda found: found[1].upper(), path)
+
+
+def _deadline(intent: Intent, limits: Limits) -> float | None:
+    """Seconds; what a request says may only be shorter than what its limits say."""
+    if intent.deadline_seconds is None:
+        return limits.deadline_seconds
+    if limits.deadline_seconds is not None and intent.deadline_seconds > limits.deadline_seconds:
+        _refuse_limits([("deadline_seconds", f"must be at most {limits.deadline_seconds}, the limit of the release")])
+    return intent.deadline_seconds
 
 
 def from_definition(stage: Mapping[str, Any]) -> dict[str, Any]:

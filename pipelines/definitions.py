@@ -11,8 +11,20 @@ from typing import Any
 
 import rfc8785
 
+from pipelines import limits
 from pipelines.api.bodies import parse
-from pipelines.api.serializers import HANDLER, INPUT_BYTES, MOST_STAGES, NAME, Gated, Options
+from pipelines.api.serializers import (
+    HANDLER,
+    INPUT_BYTES,
+    MOST_RECIPIENTS,
+    MOST_STAGES,
+    NAME,
+    Bounds,
+    Gated,
+    Options,
+    Recipient,
+    told_twice,
+)
 from pipelines.api.shapes import (
     AnyJson,
     Check,
@@ -29,7 +41,7 @@ from pipelines.api.shapes import (
 from pipelines.creation import OPTION_DEFAULTS, STAGE_DEFAULTS
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
-from pipelines.models.runs import EffectMode, EffectProtocol
+from pipelines.models.runs import EffectMode, EffectProtocol, StageMode
 
 SLUG_LENGTH = 100
 DESCRIPTION = 10_000
@@ -82,33 +94,40 @@ class DefinedApproval(Gated):
 class DefinedStage(Shape):
     """One stage of a pipeline. `needs` names the stages it waits for."""
 
-    later = ("recipients",)
-
     name = Text(max_length=NAME, control=False)
     handler = Text(max_length=HANDLER, control=False)
     needs = ListOf(child=Text(max_length=NAME), max_length=MOST_STAGES, required=False)
     input = StageInput(required=False)
     description = Text(blank=True, max_length=DESCRIPTION, required=False)
     run_next_if_failed = Flag(required=False)
-    mode = OneOf(["execute"], later=["import"], required=False)
+    mode = OneOf(StageMode.values, required=False)
     effect_mode = OneOf(EffectMode.values, required=False)
     effect_protocol = OneOf(EffectProtocol.values, required=False)
     approval = DefinedApproval(required=False)
+    recipients = ListOf(child=Recipient(), max_length=MOST_RECIPIENTS, required=False)
     options = Options(required=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        return told_twice(clean.get("recipients") or ())
 
 
 class Definition(Shape):
     """A pipeline as a document: what `release_definition` reads and `POST /v1/releases` takes."""
 
-    later = ("limits", "input_schema")
+    later = ("input_schema",)
 
     slug = Slug()
     name = Text(max_length=NAME, control=False)
     description = Text(blank=True, max_length=DESCRIPTION, default="")
     stages = ListOf(child=DefinedStage(), min_length=1, max_length=MOST_STAGES)
+    limits = Bounds(required=False)
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
+        wrong = limits.problems(clean.get("limits") or {}, clean["stages"])
+        if wrong:
+            return wrong
         try:
             resolve_dependencies(
                 [stage["name"] for stage in clean["stages"]], [stage.get("needs") for stage in clean["stages"]]
@@ -146,14 +165,14 @@ def for_pipeline(document: dict[str, Any], slug: str) -> dict[str, Any]:
 
 def with_defaults(clean: dict[str, Any]) -> dict[str, Any]:
     """A checked definition with everything left out filled in, so that saying a default and leaving it out is one."""
-    return {**clean, "stages": [_filled(stage) for stage in clean["stages"]]}
+    bounds = limits.Limits.of(clean.get("limits")).as_json()
+    return {**clean, "stages": [_filled(stage) for stage in clean["stages"]], "limits": bounds}
 
 
 def _filled(stage: dict[str, Any]) -> dict[str, Any]:
     defaults = {("needs" if name == "depends_on" else name): value for name, value in STAGE_DEFAULTS.items()}
-    told = {
-        name: value for name, value in stage.items() if name != "mode" and (name, value) != ("effect_protocol", "none")
-    }
+    unsaid = {"effect_protocol": "none", "mode": "execute", "recipients": []}
+    told = {name: value for name, value in stage.items() if name not in unsaid or value != unsaid[name]}
     options = {**OPTION_DEFAULTS, **stage.get("options", {})}
     # an empty list waits for what no list waits for
     return {**defaults, **told, "needs": stage.get("needs") or None, "options": options}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -12,9 +12,11 @@ from typing import Any
 
 from django.conf import settings
 
-from pipelines import checkpoint_reading, context, policies
+from pipelines import checkpoint_reading, context
 from pipelines.checkpoint_reading import HandlerState
-from pipelines.moves import StageRow, event_row, insert_events
+from pipelines.models.runs import NO_THROTTLE
+from pipelines.moves import Moves, StageRow, event_row, insert_events, limits_of
+from pipelines.policies import ForClaims
 from pipelines.retries import Target
 from pipelines.sql import execute, query, recordset
 from pipelines.states import AttemptState
@@ -50,6 +52,10 @@ class Job:
     deadline_at: datetime | None
     traceparent: str
     lease: Lease | None
+    reserved: int = 0  # bytes of the run's output allowance that the attempt is charged
+    baseline: list[dict[str, Any]] = field(default_factory=list)  # [{name, artifact_id, sha256}]
+    slot: uuid.UUID | None = None
+    rate: uuid.UUID | None = None
     recovery: dict[str, Any] | None = None  # of a fork: what it was made out of
     checkpoint: HandlerState | None = None  # what an earlier attempt of the epoch left, or a fork was handed
 
@@ -74,21 +80,30 @@ class Picked:
     environment: str
     pipeline: str | None
     recovery: str | None = None
+    limits: str = "{}"
+    baseline: str = "[]"
+    line: uuid.UUID = NO_THROTTLE  # in which it stood in its queue
+    slot: uuid.UUID | None = None  # the policies that it is let through by, and counts for
+    rate: uuid.UUID | None = None
+
+    @property
+    def target(self) -> Target:
+        """The stage in the words of policies."""
+        return Target(self.stage.name, self.stage.handler, self.pipeline or "", self.environment)
 
 
-def make_jobs(picked: Sequence[Picked], now: datetime, *, acquire: bool) -> list[Job]:
+def make_jobs(picked: Sequence[Picked], now: datetime, rules: ForClaims, *, acquire: bool) -> list[Job]:
     """The jobs, with outputs of dependencies, context and time limits; policies outrank a stage's own timeout."""
     outputs = _dependency_outputs([item.stage for item in picked])
     items = context.for_jobs({item.stage.run_id for item in picked})
-    timeouts = policies.active("timeout", {item.workspace_id for item in picked})
     left = _left_behind(picked)
     lease_end = now + timedelta(seconds=settings.RECOURSE_LEASE_SECONDS)
     jobs = []
     for item in picked:
         stage, needed = item.stage, outputs.get(item.stage.id, {})
-        target = Target(stage.name, stage.handler, item.pipeline or "", item.environment)
-        policy = policies.winner(timeouts.get(item.workspace_id, ()), target)
+        policy = rules.timeout(item.workspace_id, item.target)
         seconds = policy.rule.get("seconds") if policy else stage.options.get("timeout")
+        baseline = json.loads(item.baseline)
         jobs.append(
             Job(
                 stage=stage,
@@ -97,7 +112,11 @@ def make_jobs(picked: Sequence[Picked], now: datetime, *, acquire: bool) -> list
                 run_id=stage.run_id,
                 run_name=item.run_name,
                 input=item.input,
-                request_digest=request_digest(stage, item.number, item.input, needed),
+                request_digest=request_digest(stage, item.number, item.input, _digests(needed), baseline),
+                reserved=limits_of(item.limits).allowance(stage.options),
+                baseline=baseline,
+                slot=item.slot,
+                rate=item.rate,
                 dependencies={name: body for name, (body, _) in needed.items()},
                 context_items=items.get(stage.run_id, []),
                 timeout_seconds=float(seconds) if seconds else None,
@@ -141,11 +160,13 @@ def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now
         """
         INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, session_id, worker, request_digest,
             dispatched_at, started_at, expires_at, timeout_seconds, timeout_at, error_code, error_message, traceback,
-            result_digest, cause)
+            result_digest, cause, reserved, slot, rate)
         SELECT id, stage_id, run_id, number, epoch, state, %s, %s, request_digest, %s, started_at, expires_at,
-            timeout_seconds, started_at + make_interval(secs => timeout_seconds), '', '', '', '', ''
+            timeout_seconds, started_at + make_interval(secs => timeout_seconds), '', '', '', '', '', reserved,
+            slot, rate
         FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid, run_id uuid, number int, epoch int, state text,
-            request_digest text, started_at timestamptz, expires_at timestamptz, timeout_seconds float)
+            request_digest text, started_at timestamptz, expires_at timestamptz, timeout_seconds float,
+            reserved bigint, slot uuid, rate uuid)
         """,
         [
             session_id,
@@ -164,6 +185,9 @@ def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now
                         "started_at": now if job.lease else None,
                         "expires_at": job.lease.expires_at if job.lease else visible_until,
                         "timeout_seconds": job.timeout_seconds,
+                        "reserved": job.reserved,
+                        "slot": job.slot,
+                        "rate": job.rate,
                     }
                     for job in jobs
                 ]
@@ -172,18 +196,60 @@ def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now
     )
 
 
+def insert_awaited(moves: Moves, awaited: Mapping[uuid.UUID, Mapping[str, Any]]) -> None:
+    """The attempts of imports that begin to be awaited, by stage. No session holds them and nobody leases them."""
+    told = {
+        stage_id: (text, json.loads(baseline))
+        for stage_id, text, baseline in query(
+            "SELECT s.id, s.input, r.baseline::text FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
+            " WHERE s.id = ANY(%s)",
+            [list(awaited)],
+        )
+    }
+    rows = []
+    for stage_id, row in awaited.items():
+        stage = moves.stages[stage_id]
+        by_position = {other.position: other for other in moves.runs[stage.run_id].stages}
+        needed = {by_position[at].name: by_position[at].output_digest or None for at in stage.depends_on}
+        text, baseline = told[stage_id]
+        rows.append({**row, "request_digest": request_digest(stage, row["number"], text, needed, baseline)})
+    execute(
+        """
+        INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, worker, request_digest,
+            dispatched_at, started_at, expires_at, timeout_seconds, error_code, error_message, traceback, result_digest,
+            cause, reserved)
+        SELECT id, stage_id, run_id, number, epoch, 'dispatched', '', request_digest, %s, %s, expires_at,
+            timeout_seconds, '', '', '', '', '', reserved
+        FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid, run_id uuid, number int, epoch int,
+            request_digest text, expires_at timestamptz, timeout_seconds float, reserved bigint)
+        """,
+        [moves.now, moves.now, recordset(rows)],
+    )
+
+
 def request_digest(
-    stage: StageRow, number: int, text: str | None, dependencies: dict[str, tuple[str | None, str | None]]
+    stage: StageRow,
+    number: int,
+    text: str | None,
+    dependencies: Mapping[str, str | None],
+    baseline: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """SHA-256 over what is asked of an attempt: stage, input, the outputs it builds on, the attempt itself (R19)."""
+    """SHA-256 over what is asked of an attempt: stage, input, the digests of the outputs and of the baseline that it
+    builds on, and the attempt itself (R19)."""
     asked = {
         "stage": str(stage.id),
         "epoch": stage.epoch,
         "attempt": number,
         "input": None if text is None else sha256(text.encode()).hexdigest(),
-        "dependencies": {name: digest for name, (_, digest) in dependencies.items()},
+        "dependencies": dependencies,
     }
+    if baseline:
+        asked["baseline"] = {item["name"]: item["sha256"] for item in baseline}
     return sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _digests(needed: Mapping[str, tuple[str | None, str | None]]) -> dict[str, str | None]:
+    return {name: digest for name, (_, digest) in needed.items()}
 
 
 def _dependency_outputs(stages: Sequence[StageRow]) -> dict[uuid.UUID, dict[str, tuple[str | None, str | None]]]:

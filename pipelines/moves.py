@@ -17,15 +17,18 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import checkpoints, context, effects, notices, wake
+from pipelines import budgets, checkpoints, context, effects, notices, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
+from pipelines.limits import Limits
+from pipelines.models.runs import NO_THROTTLE
 from pipelines.sql import database_now, execute, query, recordset
 from pipelines.states import (
     ACTIVE_STAGE,
@@ -49,15 +52,20 @@ from pipelines.states import (
 
 DEADLINE_EXCEEDED = "deadline_exceeded"  # a run's failure code that no stage can give it
 LONGEST_CAUSE = 255
+NO_END = datetime(9999, 12, 31, tzinfo=UTC)  # of the attempt of an import for which nobody set a time
+IMPORT = "import"  # the mode of a stage
 
 # After which moves of a stage a run's checkpoint is written (model §2).
 CHECKPOINTS: dict[str, CheckpointMoment] = {
     **dict.fromkeys(
-        ("succeed", "fail", "give_up_delivery", "give_up_recovery", "doubt", "reconcile_committed", "contradict"),
+        (
+            *("succeed", "fail", "give_up_delivery", "give_up_recovery", "doubt", "reconcile_committed", "contradict"),
+            *("take_import", "fail_import", "exhaust"),
+        ),
         CheckpointMoment.STAGE_END,
     ),
     **dict.fromkeys(
-        ("wait", "reconcile_offered", "open_gate_before", "approve_after", "approve_before", "deny"),
+        ("wait", "reconcile_offered", "offer_import", "open_gate_before", "approve_after", "approve_before", "deny"),
         CheckpointMoment.GATE,
     ),
     "skip": CheckpointMoment.SKIP,
@@ -129,6 +137,8 @@ class RunRow(HasEnd):
     through_blackout: bool
     lane_id: uuid.UUID | None
     trigger_id: uuid.UUID | None
+    limits: Limits
+    changed: bool  # its definition or baseline is no longer what it pinned: nothing more begins
     stages: list[StageRow] = field(default_factory=list)
 
     @property
@@ -148,6 +158,7 @@ class StageRow:
     handler: str
     depends_on: list[int]
     run_next_if_failed: bool
+    mode: str
     effect_mode: str
     effect_protocol: str
     approval: dict[str, Any] | None
@@ -173,6 +184,11 @@ class StageRow:
         value = self.options.get("max_recoveries")
         return 3 if value is None else int(value)
 
+    @property
+    def awaits_import(self) -> bool:
+        """Whether its answer is made elsewhere; while it waits, for a gate or for that, see `Moves.awaited_import`."""
+        return self.mode == IMPORT
+
 
 @dataclass(slots=True, eq=False)
 class AttemptRow:
@@ -191,17 +207,18 @@ class AttemptRow:
     timeout_seconds: float | None
     timeout_at: datetime | None
     result_digest: str
+    slot: uuid.UUID | None
 
 
 STAGE_COLUMNS = (
-    "id, run_id, position, name, handler, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval,"
+    "id, run_id, position, name, handler, depends_on, run_next_if_failed, mode, effect_mode, effect_protocol, approval,"
     " options, state, available_at::text, epoch, attempt_number, retry_count, recovery_count, started_at::text,"
     " finished_at::text, output_id, output_digest, checkpoint, last_error_code, last_error_message,"
     " failure_disposition, stale"
 )
 ATTEMPT_COLUMNS = (
     "id, stage_id, run_id, number, epoch, state, session_id, worker, request_digest, expires_at, timeout_seconds,"
-    " timeout_at, result_digest"
+    " timeout_at, result_digest, slot"
 )
 
 
@@ -213,6 +230,12 @@ def read_stage(row: Sequence[Any]) -> StageRow:
     return stage
 
 
+@lru_cache(maxsize=1_000)
+def limits_of(text: str) -> Limits:
+    """What a run pinned, from its column's text."""
+    return Limits.of(orjson.loads(text))
+
+
 class Moves:
     """Runs locked in this transaction, and the changes decided on them so far; `save` writes all at once."""
 
@@ -222,11 +245,13 @@ class Moves:
         self.runs = {run.id: run for run in runs}
         self.stages = {stage.id: stage for run in runs for stage in run.stages}
         self.effects = effects.Book(self)
+        self.ledger = budgets.Ledger(self)
         self._queued = self._queue()
         self._dirty_runs: set[uuid.UUID] = set()
         self._dirty_stages: set[uuid.UUID] = set()
         self._ready: set[wake.Queue] = set()
         self._lanes: set[uuid.UUID] = set()  # in which there may be room now
+        self._slots: set[uuid.UUID] = set()  # policies of which slots are given back
         self._events: list[dict[str, Any]] = []
         self._ended: dict[uuid.UUID, dict[str, Any]] = {}  # by stage: the attempt whose end its next move tells
         self._attempts: list[dict[str, Any]] = []
@@ -235,6 +260,7 @@ class Moves:
         self._marks: dict[uuid.UUID, Mark] = {}  # by run: the checkpoint that is due
         self._left: list[tuple[RunRow, Mark]] = []  # what handlers leave
         self.written: dict[uuid.UUID, Written] = {}  # by checkpoint id, once saved
+        self._imports: dict[uuid.UUID, dict[str, Any]] = {}  # by stage: the attempt that begins to be awaited
         self._gates: list[dict[str, Any]] = []
         self._gate_ends: list[dict[str, Any]] = []
         self._dead_letters: list[dict[str, Any]] = []
@@ -256,7 +282,7 @@ class Moves:
                 "SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name, status,"
                 " paused, pause_reason, paused_until, started_at::text, finished_at::text, deadline_at, failure_code,"
                 " failure_message, failure_stage, held, deadline_seconds, through_blackout,"
-                " lane_id, trigger_id"
+                " lane_id, trigger_id, limits::text, changed IS NOT NULL"
                 " FROM pipelines_run WHERE id = ANY(%s) AND workspace_id = coalesce(%s, workspace_id)"
                 " AND application_id = coalesce(%s, application_id) AND environment_id = coalesce(%s, environment_id)"
                 " ORDER BY id FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else ""),
@@ -274,6 +300,7 @@ class Moves:
             by_id[row[2]].stages.append(read_stage(row[1:]))
         for run in runs:
             run.status = RunStatus(run.status)
+            run.limits = limits_of(run.limits)  # type: ignore[arg-type]
         # told as text, so that one time is read and not one a stage
         now = datetime.fromisoformat(rows[0][0]) if rows else database_now()
         return cls(now, runs, actor)
@@ -331,10 +358,8 @@ class Moves:
         """Stages that became ready in this transaction and may be handed out."""
         return [
             stage
-            for stage_id in self._dirty_stages
-            if (stage := self.stages[stage_id]).state == StageState.READY
-            and stage_id not in self._queued
-            and _is_queued(self.runs[stage.run_id], stage)
+            for stage_id in self._queue()
+            if stage_id not in self._queued and (stage := self.stages[stage_id]).state == StageState.READY
         ]
 
     def queue_of(self, stage: StageRow) -> wake.Queue:
@@ -356,6 +381,8 @@ class Moves:
         except KeyError:
             raise IllegalMove(f"attempt {attempt.id} cannot {action} from {attempt.state}") from None
         origin, attempt.state = attempt.state, to
+        if attempt.slot is not None:
+            self._slots.add(attempt.slot)
         self._attempts.append({"id": attempt.id, "state": to, "cause": cause[:LONGEST_CAUSE], **changes})
         self._ended[attempt.stage_id] = {
             "attempt": str(attempt.id),
@@ -405,6 +432,38 @@ class Moves:
             }
         )
         return output
+
+    def begin_import(self, stage: StageRow) -> None:
+        """An import stage waits: its attempt is made at once, with the digest that the answer must carry (R18, R19)."""
+        attempt, reserved = new_id(), self.runs[stage.run_id].limits.allowance(stage.options)
+        number = stage.attempt_number + 1
+        seconds = stage.options.get("timeout")
+        self._imports[stage.id] = {
+            "id": attempt,
+            "stage_id": stage.id,
+            "run_id": stage.run_id,
+            "number": number,
+            "epoch": stage.epoch,
+            "reserved": reserved,
+            "expires_at": self.now + timedelta(seconds=seconds) if seconds else NO_END,
+            "timeout_seconds": seconds or None,
+        }
+        self.ledger.begun(stage, reserved)
+        self.stage(
+            stage,
+            "begin_import",
+            data={"number": number},
+            attempt_id=attempt,
+            attempt_number=number,
+            started_at=stage.started_at or self.now,
+            available_at=None,
+        )
+
+    def awaited_import(self, stage: StageRow) -> AttemptRow | None:
+        """The attempt for which an answer from elsewhere is awaited; None while the stage waits for anything else."""
+        if not (stage.awaits_import and stage.state == StageState.WAITING):
+            return None
+        return next(iter(self.active_attempts([stage.id])), None)
 
     def checkpoint(
         self,
@@ -555,7 +614,8 @@ class Moves:
     def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
         """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt."""
         unfinished = [stage for stage in run.stages if stage.state not in TERMINAL_STAGE]
-        self.fence([stage for stage in unfinished if stage.state in ACTIVE_STAGE], cause=code or "run cancelled")
+        under_way = [stage for stage in unfinished if stage.state in ACTIVE_STAGE or stage.awaits_import]
+        self.fence(under_way, cause=code or "run cancelled")
         self.cancel_gates([stage for stage in unfinished if stage.state == StageState.WAITING], reason)
         for stage in unfinished:
             self.stage(stage, "cancel", reason=reason)
@@ -577,10 +637,14 @@ class Moves:
         for run in self.runs.values():
             if run.is_final and run.is_terminal:
                 continue
-            if not run.held:
+            while not run.held and not run.changed:
                 self._advance(run)
+                if not self._exhaust(run):
+                    break
             facts = [StageFact(stage.state, stage.run_next_if_failed) for stage in run.stages]
-            status = derive_run_status(facts, started=run.started_at is not None, paused=run.paused, held=run.held)
+            status = derive_run_status(
+                facts, started=run.started_at is not None, paused=run.paused, held=run.held, changed=run.changed
+            )
             if status != run.status:
                 self._set_status(run, status)
             elif status == RunStatus.FAILED:
@@ -593,6 +657,7 @@ class Moves:
         self._save_outputs()
         self.effects.save()
         self._save_attempts()
+        self._save_imports()
         self._save_stages()
         self._save_queue()
         self._save_gates()
@@ -606,6 +671,7 @@ class Moves:
         self.written = {one.checkpoint_id: one for one in checkpoints.write(due)}
         wake.announce(self._ready)
         self._save_lanes()
+        self._save_slots()
 
     # below: how
 
@@ -640,6 +706,28 @@ class Moves:
                 self.open_gate(stage, "before")
             else:
                 self.stage(stage, "make_ready")
+
+    def _exhaust(self, run: RunRow) -> bool:
+        """Fails what has become claimable and may not be dispatched; imports among what may begin to be awaited. Says
+        whether anything failed: what waits for it may then go on, or not."""
+        refused = self.ledger.refused(run)
+        for stage, shortage in refused:
+            self.close_dead_letters(stage, "resolved")
+            tried = bool(stage.last_error_code) and stage.retry_count + stage.recovery_count > 0
+            trouble = {} if tried else {"last_error_code": shortage.code, "last_error_message": shortage.message}
+            self.stage(
+                stage,
+                "exhaust",
+                reason=shortage.message,
+                available_at=None,
+                failure_disposition=shortage.code,
+                **trouble,
+            )
+            self.dead_letter(stage, "retries_exhausted" if tried else "terminal_error")
+        for stage in run.stages:
+            if stage.awaits_import and stage.state == StageState.READY:
+                self.begin_import(stage)
+        return bool(refused)
 
     def _was_approved(self, stage: StageRow) -> bool:
         """A gate before the work covers every attempt of its epoch, also when the stage had to wait again since."""
@@ -712,6 +800,15 @@ class Moves:
                 data=data,
             )
 
+    def _save_imports(self) -> None:
+        """The attempts of imports that are awaited from now on, each with its request's digest."""
+        if not self._imports:
+            return
+        # imported here: jobs stand above moves
+        from pipelines.jobs import insert_awaited
+
+        insert_awaited(self, self._imports)
+
     def _save_stages(self) -> None:
         dirty = [
             {
@@ -763,9 +860,9 @@ class Moves:
             starts = [stage_id for stage_id in new if wanted[stage_id].is_start]
             execute(
                 "INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,"
-                " is_background, is_start) SELECT id, application_id, environment_id, handler, available_at,"
-                " id = ANY(%s), id = ANY(%s) FROM pipelines_stage WHERE id = ANY(%s)",
-                [background, starts, new],
+                " is_background, is_start, throttle) SELECT id, application_id, environment_id, handler, available_at,"
+                f" id = ANY(%s), id = ANY(%s), {_THROTTLE} FROM pipelines_stage s WHERE id = ANY(%s)",
+                [background, starts, list({self._run_of(stage_id).workspace_id for stage_id in new}), new],
             )
         for stage_id in new:
             # a retry that is scheduled is announced too: who waits learns when to look next
@@ -776,8 +873,7 @@ class Moves:
         return {
             stage.id: Entry(stage.available_at, _waits_in_blackout(run, stage))
             for run in self.runs.values()
-            for stage in run.stages
-            if _is_queued(run, stage)
+            for stage in _in_room(run, [stage for stage in run.stages if _is_queued(run, stage)])
         }
 
     def _run_of(self, stage_id: uuid.UUID) -> RunRow:
@@ -828,6 +924,12 @@ class Moves:
 
         let_in_later(self._lanes)
 
+    def _save_slots(self) -> None:
+        # imported here: these stand above moves
+        from pipelines.throttle_lines import wake_later
+
+        wake_later(self._slots)
+
     def _save_words(self) -> None:
         """What a person may look for: the errors with which stages were given up on and runs failed."""
         failed = {run_id for run_id in self._dirty_runs if self.runs[run_id].status == RunStatus.FAILED}
@@ -867,6 +969,14 @@ class Moves:
                 " deadline_seconds double precision, through_blackout boolean) WHERE t.id = r.id AND t.id = ANY(%s)",
                 [self.now, recordset(dirty), [row["id"] for row in dirty]],
             )
+
+
+# in which line of its queue a stage `s` waits; asked for each stage only where a workspace has such policies
+_THROTTLE = f"""
+    CASE WHEN EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = ANY(%s) AND p.status = 'active'
+        AND p.kind IN ('concurrency', 'rate'))
+    THEN (SELECT recourse_throttle(r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
+        FROM pipelines_run r WHERE r.id = s.run_id) ELSE '{NO_THROTTLE}' END"""
 
 
 class Entry(NamedTuple):
@@ -913,7 +1023,26 @@ def insert_events(events: Sequence[dict[str, Any]]) -> None:
 
 
 def _is_queued(run: RunRow, stage: StageRow) -> bool:
-    return stage.state in CLAIMABLE_STAGE and not run.paused and not run.held and not run.is_terminal
+    stands_still = run.paused or run.held or run.changed or run.is_terminal
+    return stage.state in CLAIMABLE_STAGE and stage.mode != IMPORT and not stands_still
+
+
+def _in_room(run: RunRow, waiting: list[StageRow]) -> list[StageRow]:
+    """Of a run's claimable stages, as many as its concurrency leaves room for beside the active ones: so claims need
+    not ask. The ready go first, then those that are due soonest."""
+    if len(run.stages) <= run.limits.concurrency:
+        return waiting
+    room = max(0, run.limits.concurrency - sum(stage.state in ACTIVE_STAGE for stage in run.stages))
+    if len(waiting) <= room:
+        return waiting
+    ranked = sorted(waiting, key=lambda stage: (stage.state != StageState.READY, _moment(stage.available_at)))
+    return ranked[:room]
+
+
+def _moment(told: datetime | str | None) -> datetime:
+    if isinstance(told, str):
+        return datetime.fromisoformat(told)
+    return told or NO_END
 
 
 def _waits_in_blackout(run: RunRow, stage: StageRow) -> bool:

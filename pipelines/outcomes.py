@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -57,14 +58,15 @@ class Judge:
 
 
 def succeed(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **facts: Any) -> None:
-    """running → completed, or waiting where a gate stands after the work."""
+    """running, or waiting for an import → completed, or waiting where a gate stands after the work."""
+    verbs = _verbs(stage)
     output = moves.output(stage, body, attempt=attempt.id)
-    moves.attempt(attempt, "succeed", **facts)
+    moves.attempt(attempt, verbs.attempt_succeed, **facts)
     if (stage.approval or {}).get("when") == "after":
-        moves.stage(stage, "wait", **_CLEAN)
+        moves.stage(stage, verbs.offer, **_CLEAN)
         moves.open_gate(stage, "after", attempt=attempt, output=output)
     else:
-        moves.stage(stage, "succeed", output_id=output, **_CLEAN)
+        moves.stage(stage, verbs.succeed, output_id=output, **_CLEAN)
 
 
 def wait(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **facts: Any) -> None:
@@ -84,28 +86,39 @@ def fail(
     code: str,
     message: str,
     retryable: bool | None = None,
-    ended: str = "fail",
+    ended: str = "",
     **facts: Any,
 ) -> None:
-    """running → retry_scheduled or failed, by the retry decision, which is stored on the attempt (P30–P46, F166).
+    """running → retry_scheduled or failed, by the retry decision, which is stored on the attempt (P30–P46, F166). An
+    import that is tried again is awaited anew at once.
 
     While the outcome of an effect of the attempt is not known, whatever the code: needs_reconciliation. The decision is
-    stored as one that was not applied.
+    stored as one that was not applied. Where the limits of the run admit no further attempt, there is none: what was
+    exhausted is stored with the decision (R28).
     """
+    verbs = _verbs(stage)
+    ended = ended or verbs.attempt_fail
     decision = judge.decide(stage, attempt, code, retryable)
     stored, is_open = decision.as_json(), moves.effects.are_open(attempt)
+    shortage = moves.ledger.shortage(stage) if decision.retry and not is_open else None
     if is_open:
         stored["applied"] = False
+    if shortage:
+        stored["exhausted"] = shortage.code
     moves.attempt(attempt, ended, error_code=code, error_message=message, decision=stored, **facts)
     trouble: Mapping[str, Any] = {"last_error_code": code, "last_error_message": message}
     if is_open:
         reason = f"failed while the outcome of an effect is not known; not applied: {decision.explanation}"
         moves.stage(stage, "doubt", reason=reason, failure_disposition="needs_reconciliation", **trouble)
+    elif shortage:
+        reason = f"{decision.explanation}; but {shortage.message}"
+        moves.stage(stage, verbs.fail, reason=reason, failure_disposition=shortage.code, **trouble)
+        moves.dead_letter(stage, "retries_exhausted")
     elif decision.retry and decision.delay is not None:
         due = moves.now + timedelta(seconds=decision.delay)
         moves.stage(
             stage,
-            "schedule_retry",
+            verbs.retry,
             reason=decision.explanation,
             available_at=due,
             retry_count=stage.retry_count + 1,
@@ -113,7 +126,7 @@ def fail(
             **trouble,
         )
     else:
-        moves.stage(stage, "fail", reason=decision.explanation, failure_disposition=decision.verdict, **trouble)
+        moves.stage(stage, verbs.fail, reason=decision.explanation, failure_disposition=decision.verdict, **trouble)
         exhausted = decision.verdict == "retries_exhausted"
         moves.dead_letter(stage, "retries_exhausted" if exhausted else "terminal_error")
 
@@ -128,6 +141,12 @@ def time_out(moves: Moves, judge: Judge, stage: StageRow, attempt: AttemptRow) -
         _doubt(moves, stage, attempt, "time_out", "TIMEOUT", message)
     else:
         fail(moves, judge, stage, attempt, code="TIMEOUT", message=message, ended="time_out", cause=message)
+
+
+def time_out_import(moves: Moves, judge: Judge, stage: StageRow, attempt: AttemptRow) -> None:
+    """Nothing was imported in time: as a failure with code TIMEOUT."""
+    message = f"no answer was imported within {attempt.timeout_seconds or 0:g} s"
+    fail(moves, judge, stage, attempt, code="TIMEOUT", message=message, ended="time_out_import", cause=message)
 
 
 def lose(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
@@ -158,6 +177,26 @@ def undeliver(moves: Moves, stage: StageRow, attempt: AttemptRow) -> None:
     cause = f"{attempt.worker or 'the worker'} did not acquire the lease in time"
     moves.attempt(attempt, "undeliver", cause=cause)
     _recover(moves, stage, "undeliver", "give_up_delivery", "undeliverable", "UNDELIVERED", cause)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verbs:
+    """The moves that an answer makes, of a stage and of its attempt."""
+
+    succeed: str
+    offer: str
+    retry: str
+    fail: str
+    attempt_succeed: str
+    attempt_fail: str
+
+
+_WORK = _Verbs("succeed", "wait", "schedule_retry", "fail", "succeed", "fail")
+_IMPORT = _Verbs("take_import", "offer_import", "retry_import", "fail_import", "take_import", "fail_import")
+
+
+def _verbs(stage: StageRow) -> _Verbs:
+    return _IMPORT if stage.awaits_import else _WORK
 
 
 # `stale` stays: an attempt that was under way when an earlier stage was retried ends on what it was given

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from django.db import transaction
 
-from pipelines import context, effects, outcomes, postures
+from pipelines import budgets, context, effects, outcomes, postures
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.jobs import Job
@@ -28,10 +28,9 @@ from pipelines.sql import execute, query, recordset
 from pipelines.states import AttemptState, StageState
 from pipelines.wake import Queue
 
-DEFAULT_MAX_OUTPUT_BYTES = 256 * 1024
 # The engine's own words for how a run or a gate ended. Codes match without case, so a worker that reports one of them
 # loses nothing by the capitals, and cannot make a run look as if its deadline had passed.
-ENGINE_CODES = frozenset({DEADLINE_EXCEEDED, "gate_denied", "gate_expired"})
+ENGINE_CODES = frozenset({DEADLINE_EXCEEDED, "gate_denied", "gate_expired", budgets.ATTEMPTS, budgets.BYTES})
 
 
 @dataclass(slots=True)
@@ -215,7 +214,7 @@ class _Desk:
             )
             return
         body = result.body()
-        limit = stage.options.get("max_output_bytes") or DEFAULT_MAX_OUTPUT_BYTES
+        limit = self._moves.runs[stage.run_id].limits.allowance(stage.options)
         size = len(body.encode())
         if size > limit:
             message = f"the output has {size} bytes, the limit is {limit}"
@@ -257,7 +256,8 @@ def _first_answer(stage: StageRow, attempt: AttemptRow) -> StageState:
     decided = orjson.loads(decision)
     if not decided.get("applied", True):
         return StageState.NEEDS_RECONCILIATION
-    return StageState.RETRY_SCHEDULED if decided["retry"] else StageState.FAILED
+    again = decided["retry"] and "exhausted" not in decided
+    return StageState.RETRY_SCHEDULED if again else StageState.FAILED
 
 
 def save_logs(lines: Sequence[dict[str, Any]]) -> None:

@@ -31,7 +31,7 @@ class StageState(TextChoices):
     DISPATCHED = "dispatched"  # handed out, lease not yet acquired
     RUNNING = "running"  # a worker session holds the lease
     RETRY_SCHEDULED = "retry_scheduled"  # becomes due by the clock
-    WAITING = "waiting"  # a gate is open
+    WAITING = "waiting"  # a gate is open, or an import is awaited
     NEEDS_RECONCILIATION = "needs_reconciliation"  # an outside effect may have happened
     COMPLETED = "completed"
     FAILED = "failed"
@@ -189,6 +189,13 @@ STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
     "give_up_recovery": {S.RUNNING: S.FAILED},
     "doubt": {S.RUNNING: S.NEEDS_RECONCILIATION},
     "fall_back": {S.READY: S.PENDING, S.RETRY_SCHEDULED: S.PENDING, S.WAITING: S.PENDING},  # before its work only
+    "exhaust": {S.READY: S.FAILED, S.RETRY_SCHEDULED: S.FAILED},  # the run's limits admit no further attempt
+    # imports
+    "begin_import": {S.READY: S.WAITING},
+    "take_import": {S.WAITING: S.COMPLETED},
+    "offer_import": {S.WAITING: S.WAITING},  # taken, and a gate stands after the work
+    "retry_import": {S.WAITING: S.READY},  # there is nobody to spare: the next answer is awaited at once
+    "fail_import": {S.WAITING: S.FAILED},
     # gates
     "approve_after": {S.WAITING: S.COMPLETED},
     "approve_before": {S.WAITING: S.READY},
@@ -221,6 +228,10 @@ ATTEMPT_MOVES: dict[str, dict[AttemptState, AttemptState]] = {
     "fail": {AttemptState.RUNNING: AttemptState.FAILED},
     "wait": {AttemptState.RUNNING: AttemptState.WAITING},
     "time_out": {AttemptState.RUNNING: AttemptState.TIMED_OUT},
+    # of an import, which nobody leases
+    "take_import": {AttemptState.DISPATCHED: AttemptState.SUCCEEDED},
+    "fail_import": {AttemptState.DISPATCHED: AttemptState.FAILED},
+    "time_out_import": {AttemptState.DISPATCHED: AttemptState.TIMED_OUT},
     "lose": {AttemptState.RUNNING: AttemptState.LOST},
     "fence": {
         AttemptState.DISPATCHED: AttemptState.FENCED,
@@ -316,8 +327,12 @@ class StageFact:
     run_next_if_failed: bool
 
 
-def derive_run_status(stages: Iterable[StageFact], *, started: bool, paused: bool, held: bool = False) -> RunStatus:
+def derive_run_status(
+    stages: Iterable[StageFact], *, started: bool, paused: bool, held: bool = False, changed: bool = False
+) -> RunStatus:
     """The status that the stages imply, for a run that is neither cancelled nor past its deadline.
+
+    One whose definition or baseline has `changed` begins nothing more: it is blocked.
 
     A run that its lane holds back begins none of its stages, so while any is pending it is queued, or paused.
     Order while not terminal: pausing/paused > blocked > running > waiting > queued. A run ends, also from pausing and
@@ -333,7 +348,7 @@ def derive_run_status(stages: Iterable[StageFact], *, started: bool, paused: boo
     active = bool(states & ACTIVE_STAGE)
     if paused:
         return RunStatus.PAUSING if active else RunStatus.PAUSED
-    if S.NEEDS_RECONCILIATION in states:
+    if changed or S.NEEDS_RECONCILIATION in states:
         return RunStatus.BLOCKED
     if active or (started and S.READY in states):
         return RunStatus.RUNNING

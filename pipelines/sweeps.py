@@ -53,13 +53,14 @@ def expire_leases(limit: int = BATCH) -> int:
 
 
 def return_undelivered(limit: int = BATCH) -> int:
-    """dispatched attempts that nobody acquired in time → undelivered; their stages become ready again or give up."""
+    """dispatched attempts that nobody acquired in time → undelivered; their stages become ready again or give up. Of an
+    import that nobody handed in → timed out."""
     return _walk(
         "SELECT id, run_id, expires_at FROM pipelines_attempt WHERE state = 'dispatched'"
         " AND expires_at <= recourse_now() AND (expires_at, id) > (%s, %s) ORDER BY expires_at, id LIMIT %s",
         _attempt_step(
             lambda moves, attempt: attempt.state == "dispatched" and attempt.expires_at <= moves.now,
-            lambda moves, judge, attempt: outcomes.undeliver(moves, moves.stages[attempt.stage_id], attempt),
+            _not_answered,
         ),
         limit,
     )
@@ -188,6 +189,14 @@ def _attempt_step(
         return len(due)
 
     return step
+
+
+def _not_answered(moves: Moves, judge: outcomes.Judge, attempt: AttemptRow) -> None:
+    stage = moves.stages[attempt.stage_id]
+    if stage.awaits_import:
+        outcomes.time_out_import(moves, judge, stage, attempt)
+    else:
+        outcomes.undeliver(moves, stage, attempt)
 
 
 def _walk(find: str, step: Step, limit: int) -> int:

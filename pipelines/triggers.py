@@ -17,11 +17,12 @@ from django.db.models import Q
 
 from pipelines import lanes, ledger, tick_inputs
 from pipelines.access import RELEASE, Actor
-from pipelines.api.serializers import NAME, TEN_YEARS
+from pipelines.api.serializers import NAME
 from pipelines.api.shapes import text_problem
 from pipelines.audit import NO_OP, Entry, audited
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
+from pipelines.limits import TEN_YEARS
 from pipelines.models import Application, CatchUp, Environment, OverlapPolicy, Pipeline, Trigger, TriggerVersion
 from pipelines.schedules import Schedule
 from pipelines.sql import database_now

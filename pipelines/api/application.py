@@ -117,6 +117,7 @@ def _intent(body: dict[str, Any]) -> Intent:
         context_items=body["context_items"],
         keywords=body["keywords"],
         deadline_seconds=body.get("deadline_seconds"),
+        limits=body.get("limits") or {},
         trace=trace,
     )
 

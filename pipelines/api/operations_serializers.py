@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines import audit_chain
 from pipelines.api.operations_endpoint import PlannedVerb, StartingVerb
-from pipelines.api.serializers import HANDLER, MOST_APPROVERS, NAME, TEN_YEARS, Options
+from pipelines.api.serializers import HANDLER, MOST_APPROVERS, NAME, Options
 from pipelines.api.shapes import (
     AnyJson,
     Flag,
@@ -34,6 +34,7 @@ from pipelines.audit_sentences import Names, tell
 from pipelines.blockers import Blocker
 from pipelines.context import REDACTED
 from pipelines.definitions import DESCRIPTION, Slug
+from pipelines.limits import TEN_YEARS
 from pipelines.models import (
     Application,
     Attempt,

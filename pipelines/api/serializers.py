@@ -5,13 +5,12 @@ Declared names are the engine's, the wire's are camelCase. Requests first, answe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
 
 from pipelines.access import CAPABILITIES, DECIDE
-from pipelines.api.bodies import MIB
 from pipelines.api.shapes import (
     AnyJson,
     Flag,
@@ -28,16 +27,17 @@ from pipelines.api.shapes import (
     Whole,
 )
 from pipelines.effects import FIRST_WORD, MOST_EFFECTS
+from pipelines.limits import LARGEST_OUTPUT, MIB, MOST_ATTEMPTS, MOST_BYTES, TEN_YEARS
 from pipelines.models import GateMoment, Role
-from pipelines.models.runs import EffectMode, EffectProtocol
+from pipelines.models.runs import EffectMode, EffectProtocol, StageMode
 from pipelines.postures import MOST_SIDE_EFFECTS, Left
 from pipelines.states import EffectClass, EffectState, RunStatus, StageState
 
 NAME = 255
 HANDLER = 300
 INPUT_BYTES = 256 * 1024
-LARGEST_OUTPUT = 16 * MIB
 MOST_STAGES = 100
+MOST_RECIPIENTS = 10
 MOST_PAIRS = 100
 MOST_RESULTS = 200
 MOST_JOBS = 200
@@ -45,7 +45,6 @@ LONGEST_WAIT = 30
 KEY = 200
 MOST_APPROVERS = 20
 DECIDING_ROLES = [role for role in Role.values if role in CAPABILITIES[DECIDE]]
-TEN_YEARS = 10 * 366 * 24 * 3600
 BACKOFFS = ("fixed", "linear", "exponential")
 
 
@@ -97,10 +96,34 @@ class Approval(Gated):
     spelling = {"expires_in": "expiresInSeconds"}
 
 
+class Bounds(Shape):
+    """The limits of a run. Bytes and seconds; what is left out has a recorded default (R25)."""
+
+    concurrency = Whole(min_value=1, max_value=MOST_STAGES, required=False)
+    attempts_per_stage = Whole(min_value=1, max_value=MOST_ATTEMPTS, required=False)
+    total_attempts = Whole(min_value=1, max_value=MOST_ATTEMPTS, required=False)
+    output_bytes_per_stage = Whole(min_value=1, max_value=LARGEST_OUTPUT, required=False)
+    total_output_bytes = Whole(min_value=1, max_value=MOST_BYTES, required=False)
+    deadline_seconds = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+    revisions = Whole(min_value=0, max_value=MOST_ATTEMPTS, required=False)
+
+
+class CamelBounds(Bounds):
+    camel = True
+
+
+class Recipient(Shape):
+    """To whom a stage's adapter may send: whose it is, what runs there, who pays by which route, what is kept (R40)."""
+
+    organisation = Text(max_length=NAME, control=False)
+    service = Text(max_length=NAME, control=False)
+    billing = Text(max_length=NAME, control=False, blank=True, default="")
+    retention = Text(max_length=NAME, control=False, blank=True, default="")
+
+
 class StageIntent(Camel):
     """One stage of an inline list. `input` is kept byte for byte (P16)."""
 
-    later = ("recipients",)
     spelling = {"name": "stageName", "handler": "stageHandlerName"}
 
     name = Text(max_length=NAME, control=False)
@@ -109,17 +132,25 @@ class StageIntent(Camel):
     description = Text(blank=True, max_length=10_000, required=False)
     depends_on = ListOf(child=Text(max_length=NAME), max_length=MOST_STAGES, required=False)
     run_next_if_failed = Flag(required=False)
-    mode = OneOf(["execute"], later=["import"], required=False)
+    mode = OneOf(StageMode.values, required=False)
     effect_mode = OneOf(EffectMode.values, required=False)
     effect_protocol = OneOf(EffectProtocol.values, required=False)
     approval = Approval(required=False)
+    recipients = ListOf(child=Recipient(), max_length=MOST_RECIPIENTS, required=False)
     options = CamelOptions(required=False)
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
-        # its one accepted word is the default: the engine does not know it yet
-        clean.pop("mode", None)
-        return []
+        return told_twice(clean.get("recipients") or ())
+
+
+def told_twice(recipients: Sequence[Mapping[str, Any]]) -> Problems:
+    """Recipients in order of fallback: each once."""
+    return [
+        (f"recipients[{position}]", "is named twice")
+        for position, recipient in enumerate(recipients)
+        if recipient in recipients[:position]
+    ]
 
 
 class ContextItem(Camel):
@@ -138,8 +169,6 @@ class Keyword(Camel):
 class RunIntent(Camel):
     """What is to be run: inline `stages`, or a managed `pipeline` with `input`."""
 
-    later = ("limits",)
-
     name = Text(max_length=NAME, control=False, required=False)
     stages = ListOf(child=StageIntent(), min_length=1, max_length=MOST_STAGES, required=False)
     pipeline = Text(max_length=100, required=False)
@@ -151,6 +180,7 @@ class RunIntent(Camel):
     traceparent = Text(blank=True, max_length=255, required=False)
     tracestate = Text(blank=True, max_length=512, required=False)
     deadline_seconds = Whole(min_value=1, max_value=TEN_YEARS, required=False)
+    limits = CamelBounds(required=False)
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:

@@ -16,7 +16,6 @@ from tests.cast import Api, Person
 from tests.clock import Clock
 from tests.factories import PipelineFactory
 
-REFUSED_LATER = "later version"
 
 
 def request(**changes: Any) -> dict[str, Any]:
@@ -341,24 +340,6 @@ def test_a_managed_run_s_request_is_checked(api: Api, managed: str, changes: dic
 
 
 STAGE = {"stageName": "a", "stageHandlerName": "H"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "path"),
-    [
-        ({"stages": [{**STAGE, "mode": "import"}]}, "stages[0].mode"),
-        ({"stages": [{**STAGE, "recipients": []}]}, "stages[0].recipients"),
-        ({"stages": [STAGE, {**STAGE, "stageName": "b", "recipients": ["a"]}]}, "stages[1].recipients"),
-        ({"limits": {}}, "limits"),
-    ],
-)
-def test_what_a_later_version_brings_is_refused_by_name(api: Api, changes: dict[str, Any], path: str) -> None:
-    """Never silently ignored: a caller who relies on it must know."""
-    refused = create(api, **changes)
-    assert refused.status_code == 400
-    assert list(refused.json()["errors"]) == [path]
-    assert REFUSED_LATER in refused.json()["errors"][path][0]
-    assert not Run.objects.exists()
 
 
 @pytest.mark.parametrize(

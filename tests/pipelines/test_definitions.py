@@ -66,22 +66,8 @@ def test_a_text_input_is_kept_byte_for_byte() -> None:
     assert Definition.clean(with_stage(input=text))["stages"][0]["input"] == text
 
 
-@pytest.mark.parametrize(
-    ("fields", "path"),
-    [
-        ({"recipients": []}, "stages[0].recipients"),
-        ({"mode": "import"}, "stages[0].mode"),
-    ],
-)
-def test_what_a_later_version_brings_is_refused_as_such(fields: dict[str, Any], path: str) -> None:
-    errors = refused(with_stage(**fields))
-    assert list(errors) == [path]
-    assert "later version" in errors[path][0]
-
-
-@pytest.mark.parametrize("field", ["limits", "input_schema"])
-def test_limits_and_input_schemas_are_refused_as_later(field: str) -> None:
-    assert "later version" in refused(PLAIN | {field: {}})[field][0]
+def test_input_schemas_are_refused_as_later() -> None:
+    assert "later version" in refused(PLAIN | {"input_schema": {}})["input_schema"][0]
 
 
 @pytest.mark.parametrize(
