@@ -19,6 +19,7 @@ from config import filesystem_broker
 SWEEP_SECONDS = 1.0
 SEAL_SECONDS = 0.5
 RETENTION_SECONDS = 3600.0
+ARTIFACTS_SECONDS = 6 * 3600.0  # lists all that lies in a storage
 POLL_SECONDS = 0.02
 
 
@@ -95,6 +96,11 @@ def configuration(broker_url: str, data_dir: Path) -> dict[str, Any]:
             "retention": {
                 "task": "pipelines.tasks.retention",
                 "schedule": RETENTION_SECONDS,
+                "options": {"expires": RETENTION_SECONDS},
+            },
+            "artifacts": {
+                "task": "pipelines.tasks.sweep_artifacts",
+                "schedule": ARTIFACTS_SECONDS,
                 "options": {"expires": RETENTION_SECONDS},
             },
         },

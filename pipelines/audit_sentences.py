@@ -122,6 +122,9 @@ ACTIONS: dict[str, Said] = {
     "key.rotate": Said("rotated", "rotate", "the signing keys"),
     "key.revoke": Said("revoked", "revoke", "{signing_key}"),
     "key.copy": Said("copied", "copy", "the signing keys{destination}"),
+    # what runs build on, and what they left
+    "artifact.add_baseline": Said("laid down", "lay down", "{baseline}"),
+    "artifact.load": Said("loaded", "load", "{artifact}"),
     # reading that takes something away
     "audit.export": Said("exported", "export", "audit events{format}{narrowed}"),
     # forms on screens that belong to no verb
@@ -336,6 +339,8 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "signing_key": _the("signing key", data.get("key_id")),
         "api_key": _secret("API key", data, data.get("application")),
         "token": _secret("token", data, data.get("user")),
+        "baseline": _the("baseline", data.get("name")),
+        "artifact": _the("artifact", data.get("name")),
         "member": _the("member", data.get("user") or data.get("name") or data.get("id")),
     }
     for noun in ("workspace", "environment", "application", "pipeline", "policy", "release", "trigger"):

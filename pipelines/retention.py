@@ -34,6 +34,7 @@ class Dependent:
 
 # children before their parents; other apps add theirs with `goes_with_run`
 DEPENDENTS = [
+    Dependent("pipelines_artifact", "run_id"),  # their bytes go later, unless something else refers to them
     Dependent("pipelines_checkpointevidence", "checkpoint_id", "pipelines_checkpoint"),
     Dependent("pipelines_checkpoint", "run_id"),
     Dependent("pipelines_effect", "run_id"),

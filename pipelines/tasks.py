@@ -11,7 +11,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from django.conf import settings
 from recourse import default_registry
 
-from pipelines import audit_chain, dispatch, executor, ledger, sweeps
+from pipelines import artifact_upkeep, audit_chain, dispatch, executor, ledger, sweeps
 from pipelines.retention import remove_older_than
 
 
@@ -62,6 +62,12 @@ def seal_audit() -> int:
 def retention() -> int:
     """Removes runs that are older than the operator said; nothing when they said nothing."""
     return remove_older_than(settings.RECOURSE_RETENTION_DAYS)
+
+
+@shared_task(name="pipelines.tasks.sweep_artifacts")
+def sweep_artifacts() -> int:
+    """Takes away bytes that no artifact refers to; returns how many."""
+    return artifact_upkeep.sweep()
 
 
 @shared_task(name="pipelines.tasks.execute_ready")

@@ -65,6 +65,7 @@ SENTENCES: dict[str, str] = {
     "stage.wait": "{stage} asks for a decision{attempt}",
     "stage.schedule_retry": "{stage} failed{code}{attempt}, and will be tried again",
     "stage.fail": "{stage} failed{code}{attempt}",
+    "stage.terminated": "{worker} told how the processes of {stage} ended{attempt}",
     "stage.recover": "{stage} is ready again: {worker} was lost{attempt}",
     "stage.give_up_recovery": "{stage} failed: its workers were lost too often",
     "stage.doubt": "{stage} needs reconciliation{attempt}",
@@ -81,6 +82,7 @@ SENTENCES: dict[str, str] = {
     "stage.contradict": "{who} found that what is known of {stage} contradicts itself: it failed",
     "stage.cancel": "{stage} was cancelled",
     "stage.input_changed": "{who} gave {stage} a new input; the earlier one is kept",
+    "artifact.store": "{stage} stored {artifact}{attempt}",
     "effect.declare": "{stage} is about to act outside{attempt}: {effect}",
     "effect.commit": "{stage} acted outside{attempt}: {effect}",
     "effect.deny": "{stage} did not act outside{attempt}: {effect}",
@@ -116,6 +118,7 @@ def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:
         "epoch": f", epoch {data['epoch']}" if data.get("epoch") else "",
         "code": f" with {data['error_code']}" if data.get("error_code") else "",
         "effect": " ".join(str(data[name]).replace("_", " ") for name in ("class", "step") if data.get(name)),
+        "artifact": str(data.get("name") or "an artifact"),
         "votes": f"{data.get('have')} of {data.get('need')}",
         "count": _count(event.data) if isinstance(event.data, list) else "nothing",
     }
