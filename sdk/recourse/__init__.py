@@ -4,6 +4,7 @@ from recourse import Client, Worker, handler
 """
 
 from recourse.client import Client, SyncClient
+from recourse.commands import Command, command
 from recourse.context import StageContext
 from recourse.effects import Effect
 from recourse.errors import (
@@ -45,6 +46,7 @@ __all__ = [
     "ApprovalStale",
     "CheckpointInvalid",
     "Client",
+    "Command",
     "ConfigurationError",
     "Conflict",
     "Effect",
@@ -76,6 +78,7 @@ __all__ = [
     "Waiting",
     "WebhookInvalid",
     "Worker",
+    "command",
     "default_registry",
     "handler",
     "verify_webhook",

@@ -27,6 +27,7 @@ from recourse.telling import (
     lines_of_snapshot,
 )
 from recourse.texts import printable
+from recourse.worker.__main__ import main as run_worker
 
 DESCRIPTION = """\
 Looks at runs and steers them: the operations API from a terminal. `--dry-run` shows the plan and changes nothing; with
@@ -83,7 +84,10 @@ Answer = dict[str, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == ["worker", "run"]:
+        return run_worker(words[2:])
+    options = _parser().parse_args(words)
     try:
         with SyncClient(options.url) as client:
             answer = options.call(client, options)
@@ -146,6 +150,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_execution_verbs(execution.add_subparsers(metavar="VERB", required=True))
     approval = topics.add_parser("approval", help="what waits for people: gates and requests for agreement")
     _add_approval_verbs(approval.add_subparsers(metavar="VERB", required=True))
+    # what follows `worker run` is the worker's own to read
+    worker = topics.add_parser("worker", help="run a worker: recourse worker run --help")
+    worker.add_subparsers(metavar="VERB", required=True).add_parser("run", help="run the stages of one application")
     return parser
 
 

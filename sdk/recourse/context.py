@@ -42,6 +42,10 @@ class StageContext:
     """The handler's view of one attempt of a stage.
 
     `idempotency_key` is stable over all attempts of the stage in one epoch: hand it to the outside system (P59, F119).
+    `usage` is what the attempt used, sent with its result: any object, `"complete": true` only where nothing is missing
+    from it (R34). Commands set it, with `termination` (how their processes ended) and `stop_seconds` (what ending them
+    may take).
+
     Everything here may be called from any thread of the handler. Without a `link` to a console, effects and checkpoints
     are only recorded, so that a handler can be tried on its own: `ctx.link.written` has them.
     """
@@ -58,6 +62,9 @@ class StageContext:
         "control",
         "job",
         "link",
+        "stop_seconds",
+        "termination",
+        "usage",
     )
 
     def __init__(self, job: Job, control: Control | None = None, link: Link | None = None) -> None:
@@ -72,6 +79,9 @@ class StageContext:
         self._left_out = 0
         self._progress: dict[str, Any] | None = None
         self._lock = threading.Lock()
+        self.usage: dict[str, Any] | None = None
+        self.termination: dict[str, Any] | None = None
+        self.stop_seconds = 0.0
 
     @property
     def stage_id(self) -> str:

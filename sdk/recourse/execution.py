@@ -148,6 +148,8 @@ def _add_extras(body: dict[str, Any], context: StageContext) -> None:
     lines = context.take_lines()
     if lines:
         body["logs"] = lines
+    if context.usage is not None:
+        body["usage"] = context.usage
 
 
 def _sealed(context: StageContext, outcome: Outcome, body: dict[str, Any]) -> Report:

@@ -8,7 +8,9 @@ import logging
 import os
 import sys
 
+from recourse import command_files
 from recourse.errors import ApiError, ConfigurationError
+from recourse.handlers import default_registry
 from recourse.worker import Worker
 
 DESCRIPTION = """\
@@ -23,6 +25,10 @@ Runs the stages of one application. Import the modules that register your handle
       return {"valid": True}
 
   RECOURSE_API_KEY=... python -m recourse.worker --handlers my.handlers --url http://localhost:8000
+
+Or let a program do a stage's work, without any Python (docs/howto/worker-commands.md):
+
+  recourse worker run --command ThumbnailHandler='/usr/local/bin/thumbnail --size 200' --command-user thumbs
 
 The worker reconnects by itself when the server is away. SIGTERM or SIGINT ends it in order: it pulls nothing more, lets
 running handlers finish for --drain-seconds, gives back what does not, delivers results, and says goodbye.
@@ -43,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for module in _words(options.handlers):
             importlib.import_module(module)
+        command_files.register(default_registry, options.command, options.commands, options.command_user)
         worker = Worker(
             options.url,
             name=options.name,
@@ -65,13 +72,28 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     env = os.environ.get
     parser = argparse.ArgumentParser(
-        prog="python -m recourse.worker",
+        prog="recourse worker run",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--handlers", default=env("RECOURSE_WORKER_HANDLERS", ""), help="modules to import, separated by commas")
+    add(
+        "--command",
+        action="append",
+        default=[],
+        metavar="HANDLER='PROGRAM ARGUMENTS'",
+        help="let a program do the work of this handler; may be given several times",
+    )
+    add("--command-user", metavar="USER", help="as whom those run, when the worker is root (nobody)")
+    add(
+        "--commands",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a TOML file with commands and their limits; may be given several times",
+    )
     add("--url", default=None, help="the console's address (RECOURSE_URL, else http://localhost:8000)")
     add("--name", default=env("RECOURSE_WORKER_NAME"), help="shown on the workers screen (host and process id)")
     add(

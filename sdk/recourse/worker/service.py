@@ -27,6 +27,7 @@ from recourse.worker.live import Live
 from recourse.worker.pulling import Places, Puller
 from recourse.worker.runners import Runners
 from recourse.worker.session import Commands, Session
+from recourse.worker.terminations import Terminations
 
 log = logging.getLogger("recourse.worker")
 
@@ -38,7 +39,7 @@ class Worker:
 
     `concurrency` attempts run at once, plain and async together; `prefetch` more may wait here, under lease. Their
     time-out runs while they wait, so it is for short handlers only. `drain_seconds` is how long running handlers may
-    finish after SIGTERM; then they are told to stop, and have `stop_seconds` more.
+    finish after SIGTERM; then they are told to stop, and have `stop_seconds` more, commands what ending them may take.
 
     What it promises: a handler runs only under a lease that was ours when it started; `ctx.cancelled` is true before
     the lease ends at the server (F03); a result is offered until the server says something definite, without running
@@ -89,6 +90,7 @@ class Worker:
         self._live = Live(self._session)
         self._leases = Leases(self._session, self._live.announce)
         self._delivery = Delivery(self._session, self._leases.drop)
+        self._terminations = Terminations(self._session)
         self._runners = Runners(registry, concurrency, self._ended)
         self._places = Places(concurrency + prefetch)
         self._puller = Puller(
@@ -152,7 +154,8 @@ class Worker:
         """Ends in order: no more pulls, and the server is told to hand nothing out; running handlers finish, or after
         `drain_seconds` are told to stop; their ends are delivered. Doing it again does nothing.
 
-        1. A handler that stops when told gives its stage back.
+        1. A handler that stops when told gives its stage back. A command is ended with all that it started; what it was
+           about nobody knows, so an `external` stage is left to its lease all the same.
         2. One that does not: stages of effect mode `none` and `idempotent` are given back all the same, `external` ones
            are left to their lease, since nobody knows how far they came.
         """
@@ -167,6 +170,8 @@ class Worker:
             self._puller.join(QUIET_SECONDS if told else self._puller.longest_poll + 10.0)
             if not self._delivery.wait_settled(self._deliver_seconds):
                 log.error("ended with %d result(s) not confirmed", self._delivery.unsettled)
+            if not self._terminations.wait_told(self._deliver_seconds):
+                log.error("ended without having told how processes ended")
             if not told:
                 self._say_goodbye(seconds=5.0)
             self._close()
@@ -218,6 +223,8 @@ class Worker:
     def _ended(self, held: Held, report: Report | None) -> None:
         """A handler came to its end, or (None) never began. Only now is its place free again."""
         held.running = False
+        if held.context.termination is not None:
+            self._terminations.add(held)
         if not held.abandoned:
             self._pass_on(held, report)
         self._places.give_back()
@@ -225,10 +232,10 @@ class Worker:
     def _pass_on(self, held: Held, report: Report | None) -> None:
         if report is not None and report.outcome != "stopped":
             self._delivery.add(held, report)
-        elif report is None or held.control.stop_reason == "drain":
+        elif report is None or (held.control.stop_reason == "drain" and not _was_cut_off(held)):
             self._delivery.add(held, released(held))
         else:
-            # Lost, cancelled or timed out, and it obeyed: there is nothing to tell.
+            # Lost, cancelled or timed out, and it obeyed: there is nothing to tell. Or cut off: see `stop`.
             self._leases.drop(held)
 
     def _obey(self, commands: Commands) -> None:
@@ -250,7 +257,8 @@ class Worker:
         for held in running:
             held.control.pause_requested = True
             held.control.stop("drain")
-        if self._places.wait_all_free(self._stop_seconds, lambda: False):
+        seconds = max([self._stop_seconds, *(held.context.stop_seconds for held in running)])
+        if self._places.wait_all_free(seconds, lambda: False):
             return
         for held in running:
             if held.running:
@@ -286,10 +294,15 @@ class Worker:
                 return True
 
     def _close(self) -> None:
-        for part in (self._leases, self._delivery, self._live, self._runners):
+        for part in (self._leases, self._delivery, self._terminations, self._live, self._runners):
             part.close()
         self._puller.at_end(self._session.close)
         self._session.token = ""
+
+
+def _was_cut_off(held: Held) -> bool:
+    """Whether it acts outside, and was ended by signals, wherever it stood."""
+    return held.context.termination is not None and held.job.effect_mode == "external"
 
 
 def released(held: Held) -> Report:
