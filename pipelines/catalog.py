@@ -13,11 +13,12 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import Max
 
-from pipelines import keyring
+from pipelines import keyring, throttle_lines
 from pipelines.access import ADMINISTER, RELEASE, Actor
 from pipelines.audit import ALLOWED, NO_OP, audited, record
 from pipelines.errors import Refusal
 from pipelines.models import Application, Environment, Pipeline, Policy, Workspace
+from pipelines.policies import THROTTLES
 
 LADDER = (("development", 1, False), ("staging", 2, False), ("production", 3, True))
 
@@ -118,13 +119,18 @@ def save_pipeline(*, actor: Actor, slug: str, name: str, description: str = "") 
 def add_policy(
     *, actor: Actor, name: str, kind: str, match: Mapping[str, Any], rule: Mapping[str, Any], status: str
 ) -> Policy:
-    """A new policy, in force at once for what happens from now on (P45). A taken name is an input error."""
+    """A new policy, in force at once for what happens from now on (P45). A taken name is an input error.
+
+    What is under way holds no slot of it and counts for no rate.
+    """
     with audited(actor, "policy.add", policy=name, kind=kind, match=match, rule=rule, status=status):
         actor.require(ADMINISTER)
         policy = Policy(
             workspace_id=actor.workspace_id, name=name, kind=kind, match=dict(match), rule=dict(rule), status=status
         )
         _save(policy, "policy_name_once_per_workspace", "name", "another policy has this name")
+        if kind in THROTTLES:
+            throttle_lines.put_right_later(actor.workspace_id, policy.pk)
         policy.refresh_from_db()
     return policy
 
@@ -141,6 +147,8 @@ def change_policy(policy_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, A
         for name, value in changes.items():
             setattr(policy, name, value)
         _save(policy, "policy_name_once_per_workspace", "name", "another policy has this name")
+        if policy.kind in THROTTLES and entry.outcome != NO_OP:
+            throttle_lines.put_right_later(actor.workspace_id, policy.pk)
     return policy
 
 

@@ -18,9 +18,10 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from pipelines import outcomes, postures
+from pipelines import outcomes, policies, postures, throttles
 from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
+from pipelines.models.runs import NO_THROTTLE
 from pipelines.moves import STAGE_COLUMNS, AttemptRow, Moves, Owner, event_row, insert_events, read_stage
 from pipelines.sql import query
 from pipelines.states import RunStatus, StageState
@@ -30,7 +31,8 @@ CANDIDATES_PER_JOB = 4  # how far a claim looks past what it wants, so that clai
 LEAST_SHARE = 0.25  # of what a claim hands out while live work waits: that of background work
 MOST_SHARE = 0.5  # once its oldest has waited for so long:
 AGING_SECONDS = 60
-CLOSED_SECONDS = 5.0  # how often who waits looks whether a blackout has ended by itself
+CLOSED_SECONDS = 5.0  # how often, at the least, who waits looks whether a blackout or a policy lets more go
+TURNS = 3  # how often a claim looks, while policies have no room for what it found
 
 # While a blackout holds, the lines in which runs begin are closed. Asked once for each environment of the queues, and
 # of the function only where there are blackouts at all.
@@ -39,6 +41,13 @@ CLOSED = """
         AND CASE WHEN EXISTS (SELECT FROM pipelines_blackout b WHERE b.workspace_id = e.workspace_id AND b.enabled)
             THEN recourse_blackout(e.workspace_id, e.id, NULL, recourse_now()) IS NOT NULL ELSE false END
 """
+
+
+QUEUES = """SELECT * FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
+    AS q(application_id, environment_id, handler)"""
+# the rate policy that rules a stage, and from where to read that
+RATE_OF = """recourse_ruling('rate', r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
+    FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,8 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
 
     While live work waits, background work gets one place in four, rising to one in two as its oldest waits; what one
     of them leaves free the other gets. Places that do not come out even are drawn by lot, so that with a limit of one
-    neither starves. While a blackout holds nothing begins, and what has begun goes on.
+    neither starves. While a blackout holds nothing begins, and what has begun goes on. What waits for the slot or the
+    rate of a policy stands in lines of its own, which are passed over while that has no room: it holds up nothing else.
 
     ready, retry_scheduled → dispatched, and with `acquire` on to running. Nothing of a paused or ended run is handed
     out, nothing to a session that drains or whose key is no longer live. May return fewer than there are while others
@@ -74,26 +84,80 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
     """
     if not queues or holder.draining:
         return []
+    jobs: list[Job] = []
     with transaction.atomic():
-        picked = query(
-            f"""
-            WITH closed AS MATERIALIZED ({CLOSED}), oldest AS MATERIALIZED (
+        for turn in range(TURNS):
+            picked = _pick(holder, queues, limit - len(jobs))
+            if not picked:
+                break
+            rules = policies.for_claims({item.workspace_id for item, _ in picked})
+            found, now = [item for item, _ in picked], picked[0][1]
+            admitted, counted_at = throttles.admit(found, rules, wait=turn == 0)
+            if admitted:
+                more = make_jobs(admitted, counted_at or now, rules, acquire=acquire)
+                _write_claim(holder, more, counted_at or now, acquire)
+                jobs += more
+            if len(admitted) == len(picked):
+                break
+    return jobs
+
+
+def _pick(holder: Holder, queues: Sequence[Queue], limit: int) -> list[tuple[Picked, datetime]]:
+    """Up to `limit` stages that may be handed out as far as the queue tells, locked with their runs; each with the time
+    by the database's clock."""
+    rows = query(
+        f"""
+            WITH RECURSIVE closed AS MATERIALIZED ({CLOSED}), queue AS MATERIALIZED ({QUEUES}),
+            {throttles.THROTTLED}, open AS MATERIALIZED (
+                -- the policies with room, and how far to look in their lines
+                SELECT known.*, least(%(reach)s, coalesce(known.room * {CANDIDATES_PER_JOB}, %(reach)s)) AS reach FROM (
+                    SELECT one.throttle, p.kind, recourse_room(one.throttle) AS room
+                    FROM (SELECT DISTINCT throttle FROM throttled) one
+                    LEFT JOIN pipelines_policy p ON p.id = one.throttle
+                ) known WHERE known.room IS NULL OR known.room > 0
+            ), used_up AS MATERIALIZED (
+                SELECT p.id FROM pipelines_policy p WHERE EXISTS (SELECT FROM open WHERE open.kind = 'concurrency')
+                    AND p.workspace_id IN (SELECT workspace_id FROM ruled) AND p.kind = 'rate' AND p.status = 'active'
+                    AND recourse_room(p.id) <= 0
+            ), let_through AS MATERIALIZED (
+                SELECT * FROM (
+                    SELECT line.is_background, head.stage_id, head.available_at, open.reach, row_number() OVER (
+                        PARTITION BY throttled.throttle ORDER BY head.available_at, head.stage_id) AS number
+                    FROM throttled JOIN open ON open.throttle = throttled.throttle
+                    CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true))
+                        line(is_background, is_start)
+                    CROSS JOIN LATERAL (
+                        SELECT stage_id, available_at FROM pipelines_queueentry
+                        WHERE application_id = throttled.application_id AND environment_id = throttled.environment_id
+                            AND handler = throttled.handler AND throttle = throttled.throttle
+                            AND is_background = line.is_background AND is_start = line.is_start
+                            AND available_at <= recourse_now()
+                        ORDER BY available_at, stage_id LIMIT open.reach
+                    ) head
+                    WHERE NOT (line.is_start AND throttled.environment_id IN (SELECT environment_id FROM closed))
+                        -- who waits for a slot may be ruled by a rate besides
+                        AND CASE WHEN open.kind = 'concurrency' AND EXISTS (SELECT FROM used_up) THEN NOT coalesce(
+                            (SELECT {RATE_OF} WHERE s.id = head.stage_id) IN (SELECT id FROM used_up), false)
+                            ELSE true END
+                ) candidate WHERE number <= reach
+            ), oldest AS MATERIALIZED (
                 SELECT kind.is_background, numbered.* FROM (VALUES (false), (true)) kind(is_background)
                 CROSS JOIN LATERAL (
                     SELECT stage_id, available_at, row_number() OVER (ORDER BY available_at, stage_id) AS number FROM (
-                        SELECT head.stage_id, head.available_at
-                        FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
-                            AS queue(application_id, environment_id, handler)
+                        SELECT head.stage_id, head.available_at FROM queue
                         CROSS JOIN (VALUES (false), (true)) line(is_start)
                         CROSS JOIN LATERAL (
                             SELECT stage_id, available_at FROM pipelines_queueentry
                             WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                                AND handler = queue.handler AND is_background = kind.is_background
+                                AND handler = queue.handler AND throttle = '{NO_THROTTLE}'
+                                AND is_background = kind.is_background
                                 AND is_start = line.is_start AND available_at <= recourse_now()
                             ORDER BY available_at, stage_id LIMIT %(reach)s
                         ) head
                         WHERE NOT (line.is_start AND queue.environment_id IN (SELECT environment_id FROM closed))
-                        ORDER BY head.available_at, head.stage_id LIMIT %(reach)s
+                        UNION ALL
+                        SELECT stage_id, available_at FROM let_through WHERE is_background = kind.is_background
+                        ORDER BY available_at, stage_id LIMIT %(reach)s
                     ) head
                 ) numbered
             ), share AS MATERIALIZED (
@@ -109,7 +173,7 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
             )
             SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
                 s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
-                recourse_now()
+                r.limits::text, r.baseline::text, q.throttle, recourse_now()
             FROM heads
             JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
             JOIN pipelines_stage s ON s.id = q.stage_id
@@ -126,37 +190,33 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
             LIMIT %(limit)s
             FOR NO KEY UPDATE OF q, s, r SKIP LOCKED
             """,
-            {
-                **in_columns(queues),
-                "least": LEAST_SHARE,
-                "most": MOST_SHARE,
-                "aging": AGING_SECONDS,
-                "lot": random(),  # noqa: S311
-                "reach": limit * CANDIDATES_PER_JOB,
-                "limit": limit,
-                "session": holder.session_id,
-                "key": holder.key_id,
-            },
-        )
-        if not picked:
-            return []
-        now = picked[0][-1]
-        jobs = make_jobs([_picked(row) for row in picked], now, acquire=acquire)
-        _write_claim(holder, jobs, now, acquire)
-    return jobs
+        {
+            **in_columns(queues),
+            "least": LEAST_SHARE,
+            "most": MOST_SHARE,
+            "aging": AGING_SECONDS,
+            "lot": random(),  # noqa: S311
+            "reach": limit * CANDIDATES_PER_JOB,
+            "limit": limit,
+            "session": holder.session_id,
+            "key": holder.key_id,
+        },
+    )
+    return [(_picked(row), row[-1]) for row in rows]
 
 
 def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], limit: int) -> Callable[[], list[Job]]:
     """Gives stages that became ready in this very transaction to the session that made them so, without the queue.
 
     ready → running, as `claim` with `acquire` would, for stages whose queue is `served`, `limit` at the most; the rest
-    goes to the queue. A run that was begun is so brought to its end before others are. The moves are saved by the
-    caller; what is returned then makes the attempts and gives their jobs.
+    goes to the queue, and so does what waits for the slot or the rate of a policy. A run that was begun is so brought
+    to its end before others are. The moves are saved by the caller; what is returned then makes the attempts and gives
+    their jobs.
     """
-    ready = [stage for stage in moves.newly_ready() if served(moves.queue_of(stage))][:limit]
-    if not ready or not query(
-        "SELECT 1 FROM pipelines_workersession WHERE id = %s AND state = 'active'", [holder.session_id]
-    ):
+    ready = [stage for stage in moves.newly_ready() if served(moves.queue_of(stage))]
+    free = throttles.unthrottled(moves, ready, holder.session_id)
+    ready = [stage for stage in ready if stage.id in free][:limit]
+    if not ready:
         return list
     attempt_ids = {stage.id: new_id() for stage in ready}
     for stage in ready:
@@ -172,13 +232,14 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
 
     def make() -> list[Job]:
         rows = query(
-            "SELECT s.id, s.input, r.traceparent, e.slug, p.slug, r.recovery::text FROM pipelines_stage s"
+            "SELECT s.id, s.input, r.traceparent, e.slug, p.slug, r.recovery::text, r.limits::text, r.baseline::text"
+            " FROM pipelines_stage s"
             " JOIN pipelines_run r ON r.id = s.run_id JOIN pipelines_environment e ON e.id = r.environment_id"
             " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE s.id = ANY(%s)",
             [list(attempt_ids)],
         )
         picked = []
-        for stage_id, text, traceparent, environment, pipeline, recovery in rows:
+        for stage_id, text, traceparent, environment, pipeline, recovery, limits, baseline in rows:
             stage = moves.stages[stage_id]
             run = moves.runs[stage.run_id]
             picked.append(
@@ -194,9 +255,12 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
                     environment=environment,
                     pipeline=pipeline,
                     recovery=recovery,
+                    limits=limits,
+                    baseline=baseline,
                 )
             )
-        jobs = make_jobs(picked, moves.now, acquire=True)
+        rules = policies.for_claims({item.workspace_id for item in picked})
+        jobs = make_jobs(picked, moves.now, rules, acquire=True)
         insert_attempts(jobs, holder.session_id, holder.worker, moves.now)
         return jobs
 
@@ -206,25 +270,45 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
 def next_due(queues: Sequence[Queue]) -> float | None:
     """Seconds until the queues' next stage is due; 0 or less when one is due now, None when none is in sight.
 
-    What a blackout holds is looked for again a little later: its end need not be announced.
+    What a blackout holds is looked for again a little later: its end need not be announced. What waits for a policy is
+    due when that has room by the clock, and looked for a little later at the latest.
     """
     if not queues:
         return None
     return query(
         f"""
-        WITH closed AS MATERIALIZED ({CLOSED})
-        SELECT min(CASE WHEN line.is_start AND closed.environment_id IS NOT NULL
-            THEN greatest(head.seconds, %(closed)s::float) ELSE head.seconds END)
-        FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
-            AS queue(application_id, environment_id, handler)
+        WITH RECURSIVE closed AS MATERIALIZED ({CLOSED}), queue AS MATERIALIZED ({QUEUES}), {throttles.THROTTLED},
+        place AS (
+            SELECT queue.*, '{NO_THROTTLE}'::uuid AS throttle, NULL::timestamptz AS opens, false AS has_rates FROM queue
+            UNION ALL
+            SELECT throttled.*, known.opens, known.has_rates FROM throttled JOIN (
+                SELECT one.throttle, recourse_opens(one.throttle) AS opens, EXISTS (SELECT FROM pipelines_policy slot
+                    JOIN pipelines_policy rate ON rate.workspace_id = slot.workspace_id AND rate.kind = 'rate'
+                    WHERE slot.id = one.throttle AND slot.kind = 'concurrency') AS has_rates
+                FROM (SELECT DISTINCT throttle FROM throttled) one
+            ) known ON known.throttle = throttled.throttle
+        )
+        SELECT min(greatest(
+            head.seconds,
+            CASE WHEN line.is_start AND closed.environment_id IS NOT NULL THEN %(closed)s::float END,
+            CASE WHEN opening.at IS NOT NULL
+                THEN least(%(closed)s::float, extract(epoch FROM opening.at - recourse_now())::float) END
+        ))
+        FROM place
         CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
-        LEFT JOIN closed ON closed.environment_id = queue.environment_id
+        LEFT JOIN closed ON closed.environment_id = place.environment_id
         CROSS JOIN LATERAL (
-            SELECT extract(epoch FROM available_at - recourse_now())::float AS seconds FROM pipelines_queueentry
-            WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                AND handler = queue.handler AND is_background = line.is_background AND is_start = line.is_start
+            SELECT stage_id, extract(epoch FROM available_at - recourse_now())::float AS seconds
+            FROM pipelines_queueentry
+            WHERE application_id = place.application_id AND environment_id = place.environment_id
+                AND handler = place.handler AND throttle = place.throttle AND is_background = line.is_background
+                AND is_start = line.is_start
             ORDER BY available_at, stage_id LIMIT 1
         ) head
+        CROSS JOIN LATERAL (
+            SELECT greatest(place.opens, CASE WHEN place.has_rates THEN (
+                SELECT recourse_opens(rate) FROM (SELECT {RATE_OF} WHERE s.id = head.stage_id) of(rate)) END) AS at
+        ) opening
         """,
         {**in_columns(queues), "closed": CLOSED_SECONDS},
     )[0][0]
@@ -367,7 +451,8 @@ def may_touch(holder: Holder, application_id: uuid.UUID, environment_id: uuid.UU
 def _picked(row: tuple[Any, ...]) -> Picked:
     width = len(STAGE_COLUMNS.split(","))
     stage = read_stage(row[:width])
-    text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, recovery, _ = row[width:]
+    text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, recovery = row[width : width + 8]
+    limits, baseline, line = row[width + 8 : width + 11]
     return Picked(
         stage=stage,
         attempt_id=new_id(),
@@ -380,6 +465,9 @@ def _picked(row: tuple[Any, ...]) -> Picked:
         environment=environment,
         pipeline=pipeline,
         recovery=recovery,
+        limits=limits,
+        baseline=baseline,
+        line=line,
     )
 
 

@@ -21,14 +21,15 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the t
         required=False,
         initial=dict,
         widget=AdminTextareaWidget,
-        help_text="any of pipeline, stage, handler, environment, error_codes; none of them: every stage",
+        help_text="any of pipeline, stage, handler, environment, and of a retry error_codes; none: every stage",
     )
 
     class Meta:
         model = Policy
         fields = ("workspace", "name", "kind", "match", "rule", "status")
         help_texts = {
-            "rule": 'of a retry such as {"max_retries": 3, "retry_interval": 30}; of a timeout {"seconds": 60}',
+            "rule": 'of a retry such as {"max_retries": 3, "retry_interval": 30}; of a timeout {"seconds": 60}; '
+            'of a rate {"count": 50, "per_seconds": 1}; of a concurrency {"max_active": 3}',
         }
 
     def clean(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 TERMINAL_CODES = frozenset(
     {
@@ -74,6 +74,9 @@ class PolicyFact:
         return 0, self.created_at
 
 
+P = TypeVar("P", bound=PolicyFact)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The stage a policy may target, in the words policies use."""
@@ -115,7 +118,7 @@ def targets(policy: PolicyFact, target: Target) -> bool:
     )
 
 
-def effective_policy(policies: Sequence[PolicyFact], target: Target) -> PolicyFact | None:
+def effective_policy(policies: Sequence[P], target: Target) -> P | None:
     """The policy that rules the stage: most specific first (stage > handler > pipeline > environment), then newest."""
     matching = [policy for policy in policies if targets(policy, target)]
     return max(matching, key=lambda policy: policy.rank, default=None)
