@@ -23,6 +23,7 @@ OPERATIONS: list[URLPattern | URLResolver] = [
     path("v1/", include("pipelines.api.operations")),
     path("v1/", include("pipelines.api.checkpoints")),
     path("v1/", include("pipelines.api.effects")),
+    path("v1/", include("pipelines.api.artifacts")),
     path("v1/", include("pipelines.api.signing_keys")),
     path("v1/", include("pipelines.api.blackouts")),
     path("v1/", include("approvals.inbox_api")),
@@ -36,6 +37,7 @@ OPERATIONS: list[URLPattern | URLResolver] = [
 APPLICATION: list[URLPattern | URLResolver] = [
     path("", include("pipelines.api.application")),
     path("", include("pipelines.api.workers")),
+    path("", include("pipelines.api.worker_artifacts")),
     path("", include("approvals.api")),
 ]
 

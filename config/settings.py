@@ -118,6 +118,11 @@ SPECTACULAR_SETTINGS = {"POSTPROCESSING_HOOKS": [], "DISABLE_ERRORS_AND_WARNINGS
 
 # The widest body of any route; routes with a smaller limit of their own refuse earlier.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 1024 * 1024
+FILE_UPLOAD_HANDLERS = [
+    "config.uploads.BoundedUpload",
+    "django.core.files.uploadhandler.MemoryFileUploadHandler",
+    "django.core.files.uploadhandler.TemporaryFileUploadHandler",
+]
 
 LOGGING_CONFIG = None
 log_lines.configure(level=env.log_level, form=env.log_format)

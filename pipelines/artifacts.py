@@ -112,7 +112,6 @@ def store(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID, given: G
     output allowance or the number of its attempt's artifacts leaves no room for, `artifact_corrupt` where these very
     bytes had been stored and are damaged.
     """
-    given.check()
     try:
         with transaction.atomic():
             found = query(
@@ -124,6 +123,7 @@ def store(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID, given: G
             )
             if not found:
                 return None
+            given.check()
             run_id, workspace_id, may_be_held = found[0]
             if may_be_held:
                 _lay_down(workspace_id, given)  # before the run is locked: a storage may take its time

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from pipelines.artifacts import Stored
 from pipelines.checkpoints import Written
 from pipelines.context import REDACTED
 from pipelines.intents import Answer
@@ -147,6 +148,17 @@ def _effect_body(noted: Answer) -> dict[str, Any]:
 def left_body(written: Written) -> dict[str, Any]:
     """The answer about a checkpoint that a handler left."""
     return {"checkpointId": str(written.checkpoint_id), "sequence": written.sequence}
+
+
+def stored_body(stored: Stored) -> dict[str, Any]:
+    """The answer about an artifact that a worker stored."""
+    return {
+        "artifactId": str(stored.id),
+        "name": stored.name,
+        "sha256": stored.sha256,
+        "size": stored.size,
+        "created": stored.is_new,
+    }
 
 
 def lease_body(lease: Lease) -> dict[str, Any]:

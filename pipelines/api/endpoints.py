@@ -29,6 +29,7 @@ class Endpoint(APIView):
 
     `body` is the shape of the request; without one, POST takes nothing but an empty object. `outage_code` is how an
     answer calls a database that is away. `action` is how the audit calls a refused POST; what workers say has none.
+    `gives_bytes`: its GET answers no JSON, whatever is accepted, and HEAD tells what GET would without them.
     """
 
     authentication_classes = [ApiKeyAuthentication]
@@ -37,6 +38,7 @@ class Endpoint(APIView):
     most_bytes: ClassVar[int] = MIB
     outage_code: ClassVar[str] = "unavailable"
     action: ClassVar[str] = ""
+    gives_bytes: ClassVar[bool] = False
 
     def dispatch(self, request: HttpRequest, *args: Any, **names: str) -> HttpResponse:
         try:
@@ -62,9 +64,10 @@ class Endpoint(APIView):
         method = request.method or ""
         if method not in self.allowed_methods:
             raise Unsupported(405, f"{method} is not offered here")
-        check_accept(request.META.get("HTTP_ACCEPT"))
+        if not self.gives_bytes:
+            check_accept(request.META.get("HTTP_ACCEPT"))
         caller, application_id, environment_id = self.authenticate(request)
-        if method == "GET":
+        if method in ("GET", "HEAD"):
             return self.get(caller, **path_ids(names))  # type: ignore[attr-defined]
         ids: dict[str, uuid.UUID] = {}
         try:

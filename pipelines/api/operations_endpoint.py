@@ -135,13 +135,17 @@ class OperationsEndpoint(Endpoint):
 
     @property
     def allowed_methods(self) -> list[str]:
-        return [method for method in ("GET", "POST", "PATCH") if method in self.access]
+        offered = [method for method in ("GET", "POST", "PATCH") if method in self.access]
+        return [*offered, "HEAD"] if self.gives_bytes else offered
 
     def _answer(self, request: HttpRequest, names: Mapping[str, str]) -> HttpResponse:
         method = request.method or ""
+        if method == "HEAD" and self.gives_bytes:
+            method = "GET"  # the server leaves the body out
         if method not in self.access or not hasattr(self, method.lower()):
             raise Unsupported(405, f"{method} is not offered here; {' and '.join(self.allowed_methods)} are")
-        check_accept(request.META.get("HTTP_ACCEPT"))
+        if not self.gives_bytes:
+            check_accept(request.META.get("HTTP_ACCEPT"))
         actor = self._caller(request)
         call = Call(actor, request)
         ids: dict[str, uuid.UUID] = {}
@@ -178,7 +182,7 @@ class OperationsEndpoint(Endpoint):
         actor = person_caller(request) if "HTTP_AUTHORIZATION" in request.META else None
         if actor is None and "HTTP_X_API_KEY" in request.META:
             # a change is refused further down, to a key of whatever scope, where the audit keeps who tried
-            is_reading = request.method == "GET" and self.access["GET"] != CHECKPOINT
+            is_reading = request.method in ("GET", "HEAD") and self.access["GET"] != CHECKPOINT
             return actor_of((application_caller if is_reading else key_caller)(request))
         actor = actor or person_caller(request)
         if actor is None:
