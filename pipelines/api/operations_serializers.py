@@ -66,6 +66,8 @@ from pipelines.states import (
 )
 
 HUGE = 2**31 - 1
+MOST_COUNTED = 10_000  # attempts of a policy: claims count them each time
+MONTH = 31 * 86_400  # seconds
 
 # requests
 
@@ -121,7 +123,25 @@ class TimeoutRuleShape(Shape):
     seconds = Number(min_value=0.001, max_value=TEN_YEARS)
 
 
-RULES: dict[str, type[Shape]] = {PolicyKind.RETRY: RetryRuleShape, PolicyKind.TIMEOUT: TimeoutRuleShape}
+class RateRuleShape(Shape):
+    """So many dispatches in any stretch of so many seconds."""
+
+    count = Whole(min_value=1, max_value=MOST_COUNTED)
+    per_seconds = Number(min_value=0.1, max_value=MONTH)
+
+
+class ConcurrencyRuleShape(Shape):
+    """So many attempts at once."""
+
+    max_active = Whole(min_value=1, max_value=MOST_COUNTED)
+
+
+RULES: dict[str, type[Shape]] = {
+    PolicyKind.RETRY: RetryRuleShape,
+    PolicyKind.TIMEOUT: TimeoutRuleShape,
+    PolicyKind.RATE: RateRuleShape,
+    PolicyKind.CONCURRENCY: ConcurrencyRuleShape,
+}
 
 
 class PolicyChange(Shape):
@@ -136,10 +156,11 @@ class PolicyChange(Shape):
 
 
 class PolicyRequest(PolicyChange):
-    """A policy. `rule` holds what its kind knows: the options of a retry, or the `seconds` of a timeout."""
+    """A policy. `rule` holds what its kind knows: the options of a retry; `seconds` of a timeout; `count` and
+    `per_seconds` of a rate; `max_active` of a concurrency."""
 
     name = Text(max_length=NAME, control=False)
-    kind = OneOf(PolicyKind.values, later=["rate", "concurrency"])
+    kind = OneOf(PolicyKind.values)
     match = Match(default=dict)
     rule_ = JsonObject(max_bytes=10_000, source="rule")
     status = OneOf(PolicyStatus.values, default=PolicyStatus.ACTIVE.value)
