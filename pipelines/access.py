@@ -18,7 +18,7 @@ from django.contrib.auth.backends import BaseBackend
 from pipelines.errors import Refusal
 from pipelines.models import KeyScope, Member, Role, Workspace
 
-VIEW, STEER, CANCEL, RECOVER = "view", "steer", "cancel", "recover"
+VIEW, STEER, CANCEL, RECOVER, IMPORT = "view", "steer", "cancel", "recover", "import"
 FORK, FORK_PROTECTED, RESOLVE, DECIDE = "fork", "fork_protected", "resolve", "decide"
 RELEASE, ADMINISTER, CHECKPOINT = "release", "administer", "checkpoint"
 
@@ -32,6 +32,7 @@ CAPABILITIES: dict[str, frozenset[str]] = {
     STEER: _OPERATORS,  # pause, resume
     CANCEL: _OPERATORS,
     RECOVER: _OPERATORS,  # retry, skip, dead letters
+    IMPORT: _OPERATORS,  # the answer to an import stage, made elsewhere
     FORK: _OPERATORS,  # rerun, replay, backfill
     FORK_PROTECTED: _RELEASERS,  # the same where the environment is protected; an operator's waits for approval
     RESOLVE: _DECIDERS,  # operations in review, reconciliation
@@ -42,7 +43,7 @@ CAPABILITIES: dict[str, frozenset[str]] = {
 }
 # scope of an API key → what it may do, with its own application's runs of its own environment
 KEY_CAPABILITIES: dict[str, frozenset[str]] = {
-    KeyScope.APPLICATION: frozenset({VIEW, CANCEL, DECIDE}),
+    KeyScope.APPLICATION: frozenset({VIEW, CANCEL, DECIDE, IMPORT}),
     KeyScope.RUNTIME: frozenset({CHECKPOINT}),
 }
 

@@ -54,13 +54,7 @@ class Result:
     checkpoint: Left | None = None
 
     def body(self) -> str:
-        """The output as JSON text, order kept; escaped only where it could not be stored otherwise."""
-        text = json.dumps(self.output, separators=(",", ":"), ensure_ascii=False)
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # half a surrogate pair: legal in JSON, not in UTF-8
-            return json.dumps(self.output, separators=(",", ":"))
-        return text
+        return json_text(self.output)
 
     def digest(self) -> str:
         """Tells the same result sent again from another one."""
@@ -70,6 +64,16 @@ class Result:
         if self.checkpoint:
             told.append([self.checkpoint.state, self.checkpoint.posture])
         return sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()
+
+
+def json_text(output: Any) -> str:
+    """An output as JSON text, order kept; escaped only where it could not be stored otherwise."""
+    text = json.dumps(output, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair: legal in JSON, not in UTF-8
+        return json.dumps(output, separators=(",", ":"))
+    return text
 
 
 @dataclass(slots=True)
@@ -162,7 +166,7 @@ class _Desk:
         if digest in (self._applied.get(attempt.id), attempt.result_digest) and self._is_own(attempt, result):
             receipt.accepted = True
             if attempt.id not in self._applied:
-                receipt.stage_state = _first_answer(stage, attempt)
+                receipt.stage_state = first_answer(stage, attempt)
             return
         why_not = self._fence(attempt, result)
         if why_not:
@@ -246,7 +250,7 @@ class _Desk:
         }
 
 
-def _first_answer(stage: StageRow, attempt: AttemptRow) -> StageState:
+def first_answer(stage: StageRow, attempt: AttemptRow) -> StageState:
     """Where the result took the stage when it first came, wherever the stage has gone since."""
     if attempt.state == AttemptState.WAITING:
         return StageState.WAITING
