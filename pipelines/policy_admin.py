@@ -6,9 +6,12 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 
-from pipelines import catalog
+from pipelines import catalog, throttle_use
 from pipelines.models import Policy
+from pipelines.policies import THROTTLES
 from pipelines.policy_form import PolicyForm
 from pipelines.tenant_admin import DefinitionAdmin, acting, raise_denied
 
@@ -26,7 +29,30 @@ class PolicyAdmin(DefinitionAdmin):
     fixed = ("workspace", "kind", "created_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return self.fixed if obj else ("created_at",)
+        return (*self.fixed, "in_use") if obj else ("created_at",)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return (*self.fields, "in_use") if obj and obj.kind in THROTTLES else self.fields
+
+    @admin.display(description="in use now")
+    def in_use(self, policy: Policy) -> str:
+        """How much of its room is taken, and of a concurrency policy by whom."""
+        use = throttle_use.uses([policy.pk], throttle_use.LISTED).get(policy.pk)
+        if use is None:
+            return "It is paused: it holds up nothing."
+        per = f" in the last {use.per_seconds:g} s" if use.per_seconds else ""
+        opens = f"; the next may go at {use.opens:%Y-%m-%d %H:%M:%S} UTC at the latest" if use.opens else ""
+        more = f" The first {len(use.slots)} are listed." if use.used > len(use.slots) > 0 else ""
+        held = [(reverse("console:run", args=[slot.run.id]), slot.sentence()) for slot in use.slots]
+        return format_html(
+            "{} of {}{}{}.{}<ul>{}</ul>",
+            use.used,
+            use.most,
+            per,
+            opens,
+            more,
+            format_html_join("", '<li><a href="{}">{}</a></li>', held),
+        )
 
     def save_model(self, request: HttpRequest, obj: Policy, form: Any, change: bool) -> None:
         actor = acting(request, obj.workspace_id) or raise_denied(obj)

@@ -69,8 +69,8 @@ def admit(picked: Sequence[Picked], rules: ForClaims, *, wait: bool) -> tuple[li
         if all(room[policy.id] > 0 for policy in mine.values()):
             for policy in mine.values():
                 room[policy.id] -= 1
-            slot, rate = mine.get("concurrency"), mine.get("rate")
-            admitted.append(replace(item, slot=slot and slot.id, rate=rate and rate.id))
+            ids = {kind: policy.id for kind, policy in mine.items()}
+            admitted.append(replace(item, slot=ids.get("concurrency"), rate=ids.get("rate")))
         else:
             left.append(item)
     _put_right({item.stage.id: line(ruled[item.stage.id]) for item in left if item.line != line(ruled[item.stage.id])})
@@ -109,7 +109,8 @@ def _put_right(lines: Mapping[uuid.UUID, uuid.UUID]) -> None:
 
 
 def unthrottled(moves: Moves, stages: Sequence[StageRow], session_id: uuid.UUID) -> set[uuid.UUID]:
-    """Those of these stages of locked runs that wait for no policy, if the session may be handed anything at all.
+    """Those of these stages of locked runs that wait for no policy, if the session may be handed anything at all, and of
+    whose runs a glance tells that they stand on what they pinned; claims look closer at the others.
 
     Where no workspace has such policies, none is looked at.
     """
@@ -119,6 +120,8 @@ def unthrottled(moves: Moves, stages: Sequence[StageRow], session_id: uuid.UUID)
         f"""
         SELECT s.id FROM pipelines_stage s
         WHERE s.id = ANY(%s) AND EXISTS (SELECT FROM pipelines_workersession WHERE id = %s AND state = 'active')
+            AND EXISTS (SELECT FROM pipelines_run r JOIN pipelines_release v ON v.id = r.release_id
+                WHERE r.id = s.run_id AND r.release_digest IN ('', v.text_digest) AND r.baseline = '[]')
             AND CASE WHEN EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = ANY(%s) AND p.status = 'active'
                 AND p.kind IN ('concurrency', 'rate'))
             THEN (SELECT recourse_throttle(r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
