@@ -25,6 +25,7 @@ from pipelines.states import (
     StageState,
     lets_go_on,
 )
+from pipelines.throttle_use import Use
 
 # holders that are no stage and no worker
 PERSON = "a person"
@@ -82,6 +83,7 @@ class Surroundings:
     blackout: Active | None = None  # what holds where the run is
     lane: Lane | None = None  # the run's, while it holds the run
     turn: Turn | None = None  # where the run stands in it
+    throttled: Mapping[uuid.UUID, Use] = field(default_factory=dict)  # by stage: the policy that has no room for it
 
     @property
     def draining(self) -> int:
@@ -222,12 +224,34 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
     registered = around.workers.get(stage.handler, ())
     able = sorted({one.worker for one in registered if not one.misses})
     if able:
+        if stage.id in around.throttled:
+            return _throttled(run, stage, since, around.throttled[stage.id])
         count = f"{len(able)} live {'worker' if len(able) == 1 else 'workers'} may pull it"
         return _of(stage, _listed(able), f"{since}; {count}")
     if not registered:
         return _of(stage, NO_WORKER, f"{since}; no live worker has registered the handler {stage.handler}")
     unable = _listed(sorted({f"{one.worker} {one.misses}" for one in registered}))
     return _of(stage, NO_WORKER, f"{since}; of those with the handler {stage.handler} none may pull it: {unable}")
+
+
+def _throttled(run: Run, stage: Stage, since: str, use: Use) -> Blocker:
+    """Waits for a slot or for a rate. Of other runs only those of its own application and environment are named."""
+    if use.kind == "rate":
+        used = f"{use.used} of {use.most} in {use.per_seconds:g} s are used; the next may go at {_time(use.opens)}"
+        return _of(stage, CLOCK, f"{since}; waits for the rate of the policy {use.name}: {used}", use.opens)
+    own = [one for one in use.slots if (one.application_id, one.environment_id) == _place(run)]
+    told = [one.sentence() for one in own]
+    if len(own) < len(use.slots):
+        told.append("others by work of another application or environment")
+    elif use.used > len(use.slots):
+        told.append(f"and {use.used - len(use.slots)} more")
+    cause = f"waits for a slot of the policy {use.name}: {use.used} of {use.most} are held; {'; '.join(told)}"
+    found = _of(stage, own[0].worker if own else ENGINE, f"{since}; {cause}", use.opens)
+    return replace(found, behind=tuple(dict.fromkeys(one.run for one in own if one.run.id != run.id)))
+
+
+def _place(run: Run) -> tuple[uuid.UUID, uuid.UUID]:
+    return run.application_id, run.environment_id
 
 
 def _waits_in_blackout(run: Run, stage: Stage) -> bool:

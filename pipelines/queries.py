@@ -15,7 +15,7 @@ from typing import Protocol
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 
-from pipelines import blackouts, lanes, listing, policies
+from pipelines import blackouts, lanes, listing, policies, throttle_use
 from pipelines.access import Actor
 from pipelines.blackouts import Active
 from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
@@ -218,8 +218,9 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
     if any(stage.state == StageState.NEEDS_RECONCILIATION for stage in found):
         for effect in Effect.objects.filter(run=run, state__in=sorted(OPEN_EFFECT)).order_by("declared_at", "id"):
             effects.setdefault(effect.stage_id, []).append(effect)
+    now = database_now()
     return Surroundings(
-        now=database_now(),
+        now=now,
         attempts={attempt.stage_id: attempt for attempt in active},
         gates={gate.stage_id: gate for gate in open_gates},
         votes=votes(open_gates),
@@ -230,6 +231,7 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         blackout=_blackout(run, found),
         lane=Lane.objects.filter(id=run.lane_id).first() if run.held and run.lane_id else None,
         turn=lanes.turn_of(run.lane_id, run.id) if run.held and run.lane_id else None,
+        throttled=throttle_use.holding(run, found, now),
     )
 
 
@@ -317,7 +319,8 @@ def _policy_view(kind: str, rows: Sequence[Policy], target: Target) -> PolicyVie
     chosen = policies.winner([fact for _, fact in active], target)
     winner = next((row for row, fact in active if fact is chosen), None)
     if winner is None or chosen is None:
-        return PolicyView(kind, None, [], f"no active {kind} policy targets this stage, so its own options rule")
+        otherwise = _WITHOUT.get(kind, "so its own options rule")
+        return PolicyView(kind, None, [], f"no active {kind} policy targets this stage, {otherwise}")
     shadowed = [row for row, _ in active if row is not winner]
     named = _SPECIFICITY[chosen.rank[0]]
     reason = f"{winner.name} targets it by {named}" if named else f"{winner.name} targets every stage"
@@ -330,4 +333,8 @@ def _policy_view(kind: str, rows: Sequence[Policy], target: Target) -> PolicyVie
     return PolicyView(kind, winner, shadowed, reason)
 
 
+_WITHOUT: dict[str, str] = {
+    PolicyKind.RATE: "so it begins as soon as it may",
+    PolicyKind.CONCURRENCY: "so it waits for no slot",
+}
 _SPECIFICITY = {4: "stage", 3: "handler", 2: "pipeline", 1: "environment", 0: ""}
