@@ -80,7 +80,7 @@ def put_right(workspace_id: uuid.UUID) -> tuple[int, int]:
         with transaction.atomic():
             rows = query(
                 """
-                WITH some AS MATERIALIZED (
+                WITH entry AS MATERIALIZED (
                     SELECT q.stage_id, q.throttle, r.environment_id, r.pipeline_id, s.name, s.handler
                     FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
                     JOIN pipelines_run r ON r.id = s.run_id
@@ -89,12 +89,12 @@ def put_right(workspace_id: uuid.UUID) -> tuple[int, int]:
                     ORDER BY q.stage_id LIMIT %(batch)s
                 ), stage AS MATERIALIZED (
                     SELECT one.*, recourse_throttle(%(workspace)s, environment_id, pipeline_id, name, handler) AS line
-                    FROM (SELECT DISTINCT environment_id, pipeline_id, name, handler FROM some) one
+                    FROM (SELECT DISTINCT environment_id, pipeline_id, name, handler FROM entry) one
                 ), wrong AS MATERIALIZED (
-                    SELECT some.stage_id, stage.line FROM some JOIN stage ON stage.environment_id = some.environment_id
-                        AND stage.pipeline_id IS NOT DISTINCT FROM some.pipeline_id AND stage.name = some.name
-                        AND stage.handler = some.handler
-                    WHERE some.throttle <> stage.line
+                    SELECT entry.stage_id, stage.line FROM entry JOIN stage ON stage.environment_id = entry.environment_id
+                        AND stage.pipeline_id IS NOT DISTINCT FROM entry.pipeline_id AND stage.name = entry.name
+                        AND stage.handler = entry.handler
+                    WHERE entry.throttle <> stage.line
                 ), mine AS MATERIALIZED (
                     SELECT q.stage_id FROM pipelines_queueentry q WHERE q.stage_id IN (SELECT stage_id FROM wrong)
                     FOR NO KEY UPDATE SKIP LOCKED
@@ -105,8 +105,8 @@ def put_right(workspace_id: uuid.UUID) -> tuple[int, int]:
                 )
                 SELECT NULL::uuid, application_id, environment_id, handler, count(*) FROM moved GROUP BY 2, 3, 4
                 UNION ALL
-                (SELECT stage_id, NULL, NULL, NULL, (SELECT count(*) FROM wrong) FROM some
-                 WHERE (SELECT count(*) FROM some) = %(batch)s ORDER BY stage_id DESC LIMIT 1)
+                (SELECT stage_id, NULL, NULL, NULL, (SELECT count(*) FROM wrong) FROM entry
+                 WHERE (SELECT count(*) FROM entry) = %(batch)s ORDER BY stage_id DESC LIMIT 1)
                 UNION ALL
                 SELECT NULL, NULL, NULL, NULL, count(*) FROM wrong
                 """,
