@@ -109,8 +109,9 @@ def _put_right(lines: Mapping[uuid.UUID, uuid.UUID]) -> None:
 
 
 def unthrottled(moves: Moves, stages: Sequence[StageRow], session_id: uuid.UUID) -> set[uuid.UUID]:
-    """Those of these stages of locked runs that wait for no policy, if the session may be handed anything at all, and of
-    whose runs a glance tells that they stand on what they pinned; claims look closer at the others.
+    """Those of these stages of locked runs that wait for no policy, if the session may be handed anything at all.
+
+    Of runs only of which a glance tells that they stand on what they pinned; claims look closer at the others.
 
     Where no workspace has such policies, none is looked at.
     """
