@@ -16,7 +16,7 @@ from django.db import transaction
 
 from pipelines import artifact_places
 from pipelines.artifact_places import Found
-from pipelines.artifacts import LOCK
+from pipelines.artifact_storing import LOCK
 from pipelines.models import Artifact, ContentPlace
 from pipelines.sql import database_now, execute, query
 

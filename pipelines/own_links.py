@@ -1,5 +1,5 @@
-"""How a handler that the console itself runs has effects and checkpoints stored: by the executor's draining thread,
-which alone has a connection, in the shapes and with the refusals of the worker routes.
+"""How a handler that the console itself runs has something stored, and loads artifacts: by the draining thread of the
+executor, which alone has a connection, in the shapes and with the refusals of the worker routes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from recourse.errors import api_error
 from recourse.links import Stored
 from recourse.repeating import Unavailable
 
-from pipelines import intents
+from pipelines import artifact_storing, artifacts, intents
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.handler_checkpoints import leave_checkpoint
 from pipelines.leases import Holder
-from pipelines.wire import effects_body, left_body
+from pipelines.wire import effects_body, left_body, stored_body
 
 Answer = Mapping[str, Any]
 T = TypeVar("T")
@@ -39,6 +39,9 @@ class Asked:
         try:
             self.answer.set_result(self.write())
         except Refusal as refusal:
+            if refusal.status >= 500:  # where artifacts lie does not answer
+                self.answer.set_exception(Unavailable(refusal.detail))
+                return True
             told = {"code": refusal.code, "detail": refusal.detail, "errors": refusal.errors}
             self.answer.set_exception(api_error(refusal.status, told))
         except (OperationalError, InterfaceError) as error:
@@ -58,7 +61,13 @@ class OwnLink:
         self._ask = ask
 
     def write(self, what: Stored, body: Answer) -> Answer:
-        asked = Asked(lambda: WRITERS[what](self._holder, self._stage_id, body))
+        return self._wait_for(lambda: WRITERS[what](self._holder, self._stage_id, body))
+
+    def load(self, artifact_id: str) -> Answer:
+        return self._wait_for(lambda: _load_artifact(self._stage_id, artifact_id))
+
+    def _wait_for(self, write: Callable[[], Answer]) -> Answer:
+        asked = Asked(write)
         self._ask(asked)
         try:
             return asked.answer.result(settings.RECOURSE_LEASE_SECONDS)
@@ -82,6 +91,24 @@ def _leave_checkpoint(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answ
     return left_body(_found(leave_checkpoint(holder, stage_id, said["execution_id"], left_behind(said))))
 
 
+def _store_artifact(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
+    from pipelines.api.worker_artifacts import ArtifactGiven, given_of
+
+    said = ArtifactGiven.clean(body)
+    return stored_body(_found(artifact_storing.store(holder, stage_id, said["execution_id"], given_of(said))))
+
+
+def _load_artifact(stage_id: uuid.UUID, artifact_id: str) -> Answer:
+    """With the rights of the application whose stage it is."""
+    from pipelines.api.shapes import read_id
+
+    actor, found = artifacts.actor_of_stage(stage_id), read_id(artifact_id)
+    if found is None:
+        raise Refusal("not_found", "this is no artifact's id")
+    artifact = artifacts.find(actor, found)
+    return {"content": artifacts.load(actor, artifact), "sha256": artifact.digest}
+
+
 def _found(noted: T | None) -> T:
     if noted is None:
         raise Refusal("not_found", "there is no such attempt of that stage")
@@ -91,4 +118,5 @@ def _found(noted: T | None) -> T:
 WRITERS: dict[Stored, Callable[[Holder, uuid.UUID, Answer], Answer]] = {
     "effects": _tell_effects,
     "checkpoints": _leave_checkpoint,
+    "artifacts": _store_artifact,
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from pipelines.artifacts import Stored
+from pipelines.artifact_storing import Stored
 from pipelines.checkpoints import Written
 from pipelines.context import REDACTED
 from pipelines.intents import Answer

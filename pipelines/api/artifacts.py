@@ -13,7 +13,7 @@ from django.urls import path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 
-from pipelines import artifacts, queries
+from pipelines import artifact_storing, artifacts, queries
 from pipelines.access import RELEASE, VIEW, Actor
 from pipelines.api.artifact_shapes import ArtifactName, Base64, Digest, MediaType
 from pipelines.api.bodies import MIB
@@ -127,7 +127,7 @@ class Artifacts(OperationsEndpoint):
 
     access = {"GET": VIEW, "POST": RELEASE}
     bodies = {"POST": BaselineRequest}
-    actions = {"POST": artifacts.ADD_BASELINE}
+    actions = {"POST": artifact_storing.ADD_BASELINE}
     filters = ArtifactFilter.names()
     most_bytes = 16 * MIB
     for_key = True
@@ -146,7 +146,7 @@ class Artifacts(OperationsEndpoint):
         _ = call.key  # checked like any other; the same again is the same artifact, so there is nothing to remember
         told = call.body
         data = told["content"]
-        stored = artifacts.add_baseline(
+        stored = artifact_storing.add_baseline(
             call.actor,
             Given(told["name"], data, told.get("sha256") or sha256(data).hexdigest(), told.get("media_type", "")),
             application_id=_application(call.actor, told.get("application")),

@@ -10,7 +10,7 @@ from django.urls import path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 
-from pipelines import artifacts
+from pipelines import artifact_storing, artifacts
 from pipelines.api.artifact_shapes import ArtifactName, Base64, Digest, MediaType
 from pipelines.api.authentication import WorkerCaller, actor_of
 from pipelines.api.bodies import MIB
@@ -18,7 +18,8 @@ from pipelines.api.downloads import download
 from pipelines.api.endpoints import WorkerEndpoint, answer, not_found
 from pipelines.api.serializers import Camel, OfAttempt
 from pipelines.api.shapes import Flag, Identifier, Text, Whole
-from pipelines.artifacts import Given, Stored
+from pipelines.artifact_storing import Stored
+from pipelines.artifacts import Given
 from pipelines.wire import stored_body
 
 HUGE = 2**31 - 1
@@ -58,7 +59,7 @@ class StoreArtifact(WorkerEndpoint):
 
     @extend_schema(request=ArtifactGiven, responses={201: StoredArtifact, 200: StoredArtifact})
     def post(self, caller: WorkerCaller, body: dict[str, Any], stage_id: uuid.UUID) -> HttpResponse:
-        stored: Stored | None = artifacts.store(caller.holder, stage_id, body["execution_id"], given_of(body))
+        stored: Stored | None = artifact_storing.store(caller.holder, stage_id, body["execution_id"], given_of(body))
         if stored is None:
             raise not_found()
         return answer(stored_body(stored), 201 if stored.is_new else 200)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -19,7 +21,8 @@ Items = Mapping[str, str] | Sequence[Mapping[str, Any]]
 class Call:
     """One request. `person`: it is of the operations API and goes with the bearer token, where there is one.
 
-    Every call may be repeated: it reads, or the server knows it again by `key` or by its own nature.
+    Every call may be repeated: it reads, or the server knows it by `key` or by its own nature. `bytes_with_digest`:
+    the answer is no JSON, but bytes whose SHA-256 is its ETag.
     """
 
     method: str
@@ -27,6 +30,7 @@ class Call:
     body: Mapping[str, Any] | None = None
     key: str | None = None
     person: bool = False
+    bytes_with_digest: bool = False
 
 
 class Runs(Generic[A]):
@@ -190,6 +194,10 @@ class Executions(Generic[A]):
         """One page of what the run did, or was about to do, outside."""
         return self._send(_page(f"v1/executions/{_id(execution_id)}/effects", next, filters))
 
+    def artifacts(self, execution_id: str, *, next: str | None = None, **filters: str | int | Iterable[str]) -> A:  # noqa: A002
+        """One page of what the run's attempts stored; filters `stage_id`, `name`, `page_size`."""
+        return self._send(_page(f"v1/executions/{_id(execution_id)}/artifacts", next, filters))
+
     def evidence(self, execution_id: str) -> A:
         """Where the run came from and what came of it: `{nodes, edges}`."""
         return self._send(Call("GET", f"v1/executions/{_id(execution_id)}/evidence", person=True))
@@ -332,6 +340,55 @@ class Executions(Generic[A]):
         """Ends the run for good; the answer's `reconciliation` lists what may still go on outside."""
         path = f"v1/executions/{_id(execution_id)}/cancel"
         return self._send(_verb(path, _given(reason=reason), dry_run, plan_digest, client_request_id))
+
+
+class Artifacts(Generic[A]):
+    """Named bytes that never change: what attempts stored, and the baselines that runs build on."""
+
+    def __init__(self, send: Callable[[Call], A]) -> None:
+        self._send = send
+
+    def list(self, *, next: str | None = None, **filters: str | int | Iterable[str]) -> A:  # noqa: A002
+        """One page, newest first. Filters: `execution_id`, `stage_id`, `name`, `is_baseline` (`true`, `false`),
+        `page_size`.
+        """
+        return self._send(_page("v1/artifacts", next, filters))
+
+    def get(self, artifact_id: str) -> A:
+        """What is known of it, without its bytes."""
+        return self._send(Call("GET", f"v1/artifacts/{_id(artifact_id)}", person=True))
+
+    def content(self, artifact_id: str) -> A:
+        """`{content, sha256, mediaType}`: the bytes, checked against their digest by the server and again here. Raises
+        `ArtifactCorrupt` where they are not what was stored.
+        """
+        path = f"v1/artifacts/{_id(artifact_id)}/content"
+        return self._send(Call("GET", path, person=True, bytes_with_digest=True))
+
+    def add_baseline(
+        self,
+        name: str,
+        data: bytes,
+        *,
+        media_type: str | None = None,
+        application: str | None = None,
+        environment: str | None = None,
+        reason: str | None = None,
+        client_request_id: str | None = None,
+    ) -> A:
+        """Lays down what runs build on; its name is its own in the workspace. The same again is the same artifact,
+        other bytes raise `ArtifactImmutable`.
+        """
+        body = _given(
+            name=name,
+            content_base64=base64.b64encode(data).decode("ascii"),
+            sha256=sha256(data).hexdigest(),
+            media_type=media_type,
+            application=application,
+            environment=environment,
+            reason=reason,
+        )
+        return self._send(_verb("v1/artifacts", body, id=client_request_id))
 
 
 class Operations(Generic[A]):

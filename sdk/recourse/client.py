@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Generator
+from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from recourse import settings
-from recourse.calls import Approvals, Call, Executions, Json, Operations, Runs, Stages, encoded
+from recourse.calls import Approvals, Artifacts, Call, Executions, Json, Operations, Runs, Stages, encoded
 from recourse.errors import ConfigurationError, OutcomeUnknown, api_error
 from recourse.repeating import Backoff, retry_after
 
@@ -82,7 +83,16 @@ class _Connection:
                 wait = backoff.next(retry_after(outcome.headers.get("retry-after")))
                 last = f"the server answered {outcome.status_code}"
                 continue
-            return _body(outcome)
+            if not call.bytes_with_digest or outcome.status_code >= 300:
+                return _body(outcome)
+            told = outcome.headers.get("etag", "").strip('"')
+            if sha256(outcome.content).hexdigest() == told:
+                return {
+                    "content": outcome.content,
+                    "sha256": told,
+                    "mediaType": outcome.headers.get("content-type", ""),
+                }
+            wait, last = backoff.next(), "the bytes did not arrive as they were sent"
         raise OutcomeUnknown(
             f"{call.method} {self._base_url}/{call.path}: no definite answer in {self._attempts} tries, last: {last}. "
             + ("Keep the key and repeat, or look it up." if call.key else "Is the console there?"),
@@ -103,6 +113,7 @@ class SyncClient(_Connection):
         self.executions: Executions[Json] = Executions(self._send)
         self.operations: Operations[Json] = Operations(self._send)
         self.approvals: Approvals[Json] = Approvals(self._send)
+        self.artifacts: Artifacts[Json] = Artifacts(self._send)
 
     def close(self) -> None:
         self._http.close()
@@ -143,6 +154,7 @@ class Client(_Connection):
         self.executions: Executions[Awaitable[Json]] = Executions(self._send)
         self.operations: Operations[Awaitable[Json]] = Operations(self._send)
         self.approvals: Approvals[Awaitable[Json]] = Approvals(self._send)
+        self.artifacts: Artifacts[Awaitable[Json]] = Artifacts(self._send)
 
     async def close(self) -> None:
         await self._http.aclose()

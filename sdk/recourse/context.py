@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from recourse import links
@@ -25,6 +29,7 @@ MOST_PROGRESS_TEXT = 1_000
 MOST_CONTEXT_KEY = 255
 MOST_CONTEXT_VALUE = 10_000
 MOST_STATE = 256 * 1024
+MOST_ARTIFACT = 11 * 1024 * 1024
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
@@ -38,6 +43,16 @@ class Checkpoint:
     state: Any
 
 
+@dataclass(frozen=True, slots=True)
+class StoredArtifact:
+    """An artifact as the console keeps it: hand its id on, and keep its SHA-256 beside it."""
+
+    artifact_id: str
+    name: str
+    sha256: str
+    size: int
+
+
 class StageContext:
     """The handler's view of one attempt of a stage.
 
@@ -46,8 +61,8 @@ class StageContext:
     from it (R34). Commands set it, with `termination` (how their processes ended) and `stop_seconds` (what ending them
     may take).
 
-    Everything here may be called from any thread of the handler. Without a `link` to a console, effects and checkpoints
-    are only recorded, so that a handler can be tried on its own: `ctx.link.written` has them.
+    Everything here may be called from any thread of the handler. Without a `link` to a console, effects, checkpoints
+    and artifacts are only recorded, so that a handler can be tried on its own: `ctx.link.written` has them.
     """
 
     __slots__ = (
@@ -224,6 +239,46 @@ class StageContext:
     async def checkpoint_async(self, state: Any, posture: Mapping[str, Any] | None = None) -> Checkpoint:
         """As `checkpoint`, without holding up the event loop."""
         return await asyncio.to_thread(self.checkpoint, state, posture)
+
+    def artifact(self, name: str, data: bytes | os.PathLike[str], media_type: str | None = None) -> StoredArtifact:
+        """Stores bytes, or a file's, durably under a name of this attempt; they never change. The same again is the
+        same artifact; other bytes under the name are refused.
+
+        Raises `Stopped` when the attempt is not ours any more, ValueError for more bytes than any console takes,
+        `StageFailure` (ARTIFACT_REFUSED) when the console refuses it. Waits for the answer: async handlers use
+        `artifact_async`.
+        """
+        content = Path(data).read_bytes() if isinstance(data, os.PathLike) else bytes(memoryview(data))
+        if len(content) > MOST_ARTIFACT:
+            raise ValueError(f"an artifact has at most {MOST_ARTIFACT} bytes; {name!r} has {len(content)}")
+        digest = sha256(content).hexdigest()
+        body = {
+            "executionId": self.execution_id,
+            "name": name,
+            "contentBase64": base64.b64encode(content).decode("ascii"),
+            "sha256": digest,
+        }
+        if media_type is not None:
+            body["mediaType"] = media_type
+        told = links.store_first(self.link, self.control, "artifacts", body, while_draining=True)
+        return StoredArtifact(told["artifactId"], name, digest, len(content))
+
+    async def artifact_async(
+        self, name: str, data: bytes | os.PathLike[str], media_type: str | None = None
+    ) -> StoredArtifact:
+        """As `artifact`, without holding up the event loop."""
+        return await asyncio.to_thread(self.artifact, name, data, media_type)
+
+    def load_artifact(self, artifact_id: str) -> bytes:
+        """The bytes of an artifact of the same application and environment, or of a baseline, checked against their
+        digest. Raises `Stopped` when this attempt is to stop, `StageFailure` with ARTIFACT_CORRUPT where they are not
+        what was stored, with ARTIFACT_REFUSED where there is no such artifact to see.
+        """
+        return links.fetch(self.link, self.control, artifact_id)
+
+    async def load_artifact_async(self, artifact_id: str) -> bytes:
+        """As `load_artifact`, without holding up the event loop."""
+        return await asyncio.to_thread(self.load_artifact, artifact_id)
 
     def log(self, level: str, message: str, **fields: Any) -> None:
         """Adds a line to the attempt's log; sent in seconds or with the result. Fields that are not JSON go as text."""

@@ -105,6 +105,14 @@ class CheckpointInvalid(Conflict):
     """409: the checkpoint cannot be trusted; nothing was read from it."""
 
 
+class ArtifactImmutable(Conflict):
+    """409: the name has other bytes already, which stay."""
+
+
+class ArtifactCorrupt(Conflict):
+    """409: the bytes are not what was stored; nothing of them is given out."""
+
+
 class PlanChanged(Conflict):
     """409: the world has moved since `plan_digest` was made. `plan` is the new plan, with its own digest."""
 
@@ -149,6 +157,8 @@ _BY_CODE: dict[str, type[ApiError]] = {
     "needs_reconciliation": NeedsReconciliation,
     "recovery_environment_mismatch": EnvironmentMismatch,
     "checkpoint_integrity_invalid": CheckpointInvalid,
+    "artifact_immutable": ArtifactImmutable,
+    "artifact_corrupt": ArtifactCorrupt,
     "plan_changed": PlanChanged,
     "operator_review_required": OperatorReviewRequired,
     "recovery_denied": RecoveryDenied,

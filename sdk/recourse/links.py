@@ -1,27 +1,34 @@
 """How an attempt has something stored while it runs, and what it does until the answer comes.
 
 A link makes one try. The rules for repeating are here, once for every kind of worker: what must be stored before the
-handler may go on (an intent, a checkpoint) is offered for as long as the attempt is ours; an outcome is offered until
-the lease has ended, and at least once, since a late one is still evidence.
+handler may go on (an intent, a checkpoint, an artifact) is offered for as long as the attempt is ours; an outcome is
+offered until the lease has ended, and at least once, since a late one is still evidence.
 """
 
 from __future__ import annotations
 
+import base64
 import logging
 import time
 import uuid
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, Literal, Protocol
 
 from recourse import clock
 from recourse.control import Control
-from recourse.errors import ApiError, StageFailure, Stopped
+from recourse.errors import ApiError, StageFailure, Stopped, api_error
 from recourse.repeating import Backoff, Unavailable
 
 log = logging.getLogger("recourse.worker")
 
-Stored = Literal["effects", "checkpoints"]
+Stored = Literal["effects", "checkpoints", "artifacts"]
 
+REFUSED: Mapping[Stored, str] = {
+    "effects": "EFFECT_REFUSED",
+    "checkpoints": "CHECKPOINT_REFUSED",
+    "artifacts": "ARTIFACT_REFUSED",
+}
 NOT_OURS = frozenset({"stale_execution", "not_found", "execution_state_invalid", "deadline_exceeded"})
 
 
@@ -35,18 +42,34 @@ class Link(Protocol):
         """
         ...
 
+    def load(self, artifact_id: str) -> Mapping[str, Any]:
+        """An artifact's `content` and the `sha256` that the console has of it. Raises as `write`."""
+        ...
+
 
 class Recorder:
     """For trying handlers without a console: keeps what they write, in order, and promises nothing."""
 
     def __init__(self) -> None:
         self.written: list[tuple[Stored, Mapping[str, Any]]] = []
+        self._artifacts: dict[str, Mapping[str, Any]] = {}
 
     def write(self, what: Stored, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self.written.append((what, body))
         if what == "checkpoints":
             return {"checkpointId": str(uuid.uuid4()), "sequence": len(self.written)}
+        if what == "artifacts":
+            artifact_id = str(uuid.uuid4())
+            self._artifacts[artifact_id] = body
+            return {"artifactId": artifact_id}
         return {"effects": [{"effectId": str(uuid.uuid4()), "state": item["state"]} for item in body["effects"]]}
+
+    def load(self, artifact_id: str) -> Mapping[str, Any]:
+        """What was stored here before under that id."""
+        if artifact_id not in self._artifacts:
+            raise api_error(404, {"code": "not_found", "detail": "nothing was stored here under that id"})
+        body = self._artifacts[artifact_id]
+        return {"content": base64.b64decode(body["contentBase64"]), "sha256": body["sha256"]}
 
 
 def store_first(
@@ -87,12 +110,34 @@ def store_outcome(link: Link, control: Control, body: Mapping[str, Any]) -> Mapp
             _wait(control, backoff.next(error.wait))
 
 
+def fetch(link: Link, control: Control, artifact_id: str) -> bytes:
+    """An artifact's bytes, if they are what the console has the digest of. Raises `Stopped` once the attempt is to
+    stop; `StageFailure` with ARTIFACT_CORRUPT where they are damaged, with ARTIFACT_REFUSED where none are to be seen.
+    """
+    backoff = Backoff(first=0.1, most=5.0)
+    while True:
+        if control.stopped_because is not None:
+            raise Stopped(control.stopped_because)
+        try:
+            found = link.load(artifact_id)
+            content: bytes = found["content"]
+            if sha256(content).hexdigest() == found["sha256"]:
+                return content
+            raise Unavailable("the bytes did not arrive as they were sent")
+        except ApiError as refusal:
+            code = "ARTIFACT_CORRUPT" if refusal.code == "artifact_corrupt" else "ARTIFACT_REFUSED"
+            raise StageFailure(code, str(refusal), retryable=False) from refusal
+        except Unavailable as error:
+            log.warning("artifact %s not loaded yet: %s", artifact_id, error)
+            _wait(control, backoff.next(error.wait))
+
+
 def _refused(control: Control, what: Stored, refusal: ApiError) -> Exception:
     if refusal.code in NOT_OURS:
         control.stop("lost")
         return Stopped("lost")
     told = f"{refusal} {refusal.errors or ''}".strip()
-    return StageFailure("EFFECT_REFUSED" if what == "effects" else "CHECKPOINT_REFUSED", told, retryable=False)
+    return StageFailure(REFUSED[what], told, retryable=False)
 
 
 def _wait(control: Control, seconds: float) -> None:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from recourse import clock
 from recourse.context import StageContext
@@ -23,11 +24,12 @@ from recourse.errors import api_error
 from recourse.jobs import Job
 from recourse.links import Link, Stored
 from recourse.repeating import Backoff, Unavailable
-from recourse.worker.session import Session
+from recourse.worker.session import ANSWER_SECONDS, Session
 
 log = logging.getLogger("recourse.worker")
 
 MOST_PER_REQUEST = 200
+ARTIFACT_SECONDS = 60.0  # for one try to store or load an artifact of several megabytes
 
 
 class Held:
@@ -84,10 +86,14 @@ class Wire:
 
     def write(self, what: Stored, body: Mapping[str, Any]) -> Mapping[str, Any]:
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-        answer = self._session.post(f"stages/{self._stage_id}/{what}", content)
+        seconds = ARTIFACT_SECONDS if what == "artifacts" else ANSWER_SECONDS
+        answer = self._session.post(f"stages/{self._stage_id}/{what}", content, seconds=seconds)
         if answer.status >= 400:
             raise api_error(answer.status, answer.body)
         return answer.body
+
+    def load(self, artifact_id: str) -> Mapping[str, Any]:
+        return self._session.fetch(f"artifacts/{quote(artifact_id, safe='')}", seconds=ARTIFACT_SECONDS)
 
 
 class Leases:

@@ -84,6 +84,22 @@ class Session:
             self.on_commands(commands)
         return Answer(status, body, wait, token)
 
+    def fetch(self, path: str, *, seconds: float) -> Mapping[str, Any]:
+        """The bytes at a path, as `content`, with the `sha256` that the server has of them. Raises `Unavailable` as
+        `post` does, `ApiError` for a refusal.
+        """
+        token = self.token
+        response = self._exchange("GET", path, b"", self._headers, seconds)
+        status = response.status_code
+        if status == 401:
+            self._reopen(token)
+            raise Unavailable("the session had ended")
+        if status == 429 or status >= 500:
+            raise Unavailable(f"{path} answered {status}", retry_after(response.headers.get("retry-after")))
+        if status >= 400:
+            raise api_error(status, _mapping(response.content))
+        return {"content": response.content, "sha256": response.headers.get("etag", "").strip('"')}
+
     def close(self) -> None:
         self._transport.close()
 
@@ -111,9 +127,17 @@ class Session:
     def _send(
         self, path: str, content: bytes, headers: list[tuple[bytes, bytes]], seconds: float
     ) -> tuple[int, dict[str, Any], float]:
+        response = self._exchange("POST", path, content, headers, seconds)
+        wait = retry_after(response.headers.get("retry-after"))
+        return response.status_code, _mapping(response.content), wait
+
+    def _exchange(
+        self, method: str, path: str, content: bytes, headers: list[tuple[bytes, bytes]], seconds: float
+    ) -> httpx.Response:
+        """One request and its whole answer. Raises `Unavailable` where there is none."""
         timeout = {"connect": min(seconds, 5.0), "read": seconds, "write": seconds, "pool": seconds}
         request = httpx.Request(
-            "POST",
+            method,
             self._url.copy_with(raw_path=self._url.raw_path + path.encode()),
             headers=headers,
             content=content,
@@ -121,11 +145,10 @@ class Session:
         )
         try:
             response = self._transport.handle_request(request)
-            content = response.read()
+            response.read()
         except httpx.HTTPError as error:
             raise Unavailable(f"{path}: {type(error).__name__} {error}".strip()) from error
-        wait = retry_after(response.headers.get("retry-after"))
-        return response.status_code, _mapping(content), wait
+        return response
 
 
 def _mapping(content: bytes) -> dict[str, Any]:
