@@ -8,6 +8,7 @@ from config import account_pages as account
 from config import login
 from config import oidc_pages as oidc
 from pipelines.console import (
+    artifact_pages,
     audit_pages,
     blackout_acts,
     blackout_pages,
@@ -131,5 +132,8 @@ urlpatterns = [
     path("pipelines/<uuid:pipeline_id>/", pipeline_pages.pipeline_page, name="pipeline"),
     path("pipelines/<uuid:pipeline_id>/change/", pipeline_acts.pipeline_change, name="pipeline-change"),
     path("pipelines/<uuid:pipeline_id>/release/", pipeline_acts.release_new, name="release-new"),
+    path("artifacts/", artifact_pages.artifact_list, name="artifacts"),
+    path("artifacts/new/", artifact_pages.baseline_new, name="baseline-new"),
+    path("artifacts/<uuid:artifact_id>/content/", artifact_pages.artifact_content, name="artifact-content"),
     path("workers/", worker_pages.worker_list, name="workers"),
 ]

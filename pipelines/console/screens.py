@@ -48,6 +48,7 @@ ACTIONS = {
     "pipeline-change": "pipeline.save",
     "release-new": "release.register",
     "release-activate": "release.activate",
+    "baseline-new": "artifact.add_baseline",
     "blackout-new": "blackout.save",
     "blackout-change": "blackout.save",
     "freeze": "freeze.declare",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import get_commands
 from django.test import Client, RequestFactory
 
-from pipelines import access, blackout_rows, keys, signing_keys
+from pipelines import access, artifact_storing, blackout_rows, keys, signing_keys
 from pipelines.access import (
     ADMINISTER,
     CANCEL,
@@ -37,6 +38,7 @@ from pipelines.access import (
     Actor,
 )
 from pipelines.api.endpoints import Endpoint, WorkerEndpoint
+from pipelines.artifacts import Given
 from pipelines.ids import new_id
 from pipelines.models import (
     Application,
@@ -157,6 +159,9 @@ SCREENS = {
     "release": VIEW,
     "release-new": RELEASE,
     "release-activate": RELEASE,
+    "artifacts": VIEW,
+    "artifact-content": VIEW,
+    "baseline-new": RELEASE,
     "triggers": VIEW,
     "trigger-new": RELEASE,
     "schedule-preview": VIEW,
@@ -200,6 +205,9 @@ APPLICATION_ROUTES = {
     "results": SESSION,
     "stages/<str:stage_id>/effects": SESSION,
     "stages/<str:stage_id>/checkpoints": SESSION,
+    "stages/<str:stage_id>/termination": SESSION,
+    "stages/<str:stage_id>/artifacts": SESSION,
+    "artifacts/<str:artifact_id>": SESSION,
     "stages/<str:stage_id>/progress": SESSION,
     "stages/<str:stage_id>/logs": SESSION,
 }
@@ -231,6 +239,7 @@ COMMANDS = {
     "signing_keys": SHELL,
     "triggers": RELEASE,  # to switch one, of the member whom --by names; whoever has a shell may look
     "up": SHELL,
+    "verify_artifacts": SHELL,
     "verify_audit": SHELL,
 }
 ENGINE = "the engine alone: nobody asks for it, and it takes nothing from who sends it"
@@ -238,6 +247,7 @@ TASKS = {
     "pipelines.tasks.sweep": ENGINE,
     "pipelines.tasks.seal_audit": ENGINE,
     "pipelines.tasks.retention": ENGINE,
+    "pipelines.tasks.sweep_artifacts": ENGINE,
     "pipelines.tasks.execute_ready": ENGINE,
     "pipelines.tasks.run_schedules": ENGINE,
     "approvals.tasks.tell": ENGINE,
@@ -367,6 +377,9 @@ def parts(
         "trigger_id": trigger.id,
         "tick_id": Tick.objects.filter(trigger=trigger).values_list("id", flat=True)[0],
         "backfill_id": done.backfill.id,
+        "artifact_id": artifact_storing.add_baseline(
+            people["admin"].actor, Given("prices", b"1", sha256(b"1").hexdigest())
+        ).id,
         "bulk_id": begun(of(OperationKind.PAUSE, [gated]), people["admin"].actor).id,
         "blackout_id": _past_blackout(people["admin"]).id,
         "token_id": PersonalToken.objects.get(user=people["viewer"].user).id,
@@ -459,9 +472,11 @@ def test_a_runtime_key_serves_no_route_of_applications(
     """P9: 403 everywhere; without a key 401."""
     _, secret = keys.issue_key(application, environment, scope="runtime")
     path = "/" + route.replace("<str:run_id>", str(parts["run_id"])).replace("<str:stage_id>", str(parts["stage_id"]))
+    path = path.replace("<str:artifact_id>", str(parts["artifact_id"]))
     for headers, status in (({"X-API-Key": secret}, 403), ({}, 401), ({"X-API-Key": "rk_none"}, 401)):
         client = Api({**headers, "X-Worker-Session": "rs_none"})
-        answer = client.get(path) if route == "pipelines/<str:run_id>" else client.post(path)
+        is_read = route in ("pipelines/<str:run_id>", "artifacts/<str:artifact_id>")
+        answer = client.get(path) if is_read else client.post(path)
         assert answer.status_code == status, f"{route} {headers}"
 
 
