@@ -169,11 +169,13 @@ def stage_detail(actor: Actor, stage_id: uuid.UUID) -> Stage:
 
 
 def attempts(run: Run, stage_id: uuid.UUID | None = None) -> QuerySet[Attempt]:
-    """The attempts of a run, or of one stage, newest first, each with its stage, progress and late evidence (P86)."""
+    """The attempts of a run, or of one stage, newest first, each with its stage, progress, late evidence and how its
+    processes ended (P86, R39)."""
     rows = Attempt.objects.filter(stage_id__in=Stage.objects.filter(run=run).values("id"))
     if stage_id is not None:
         rows = rows.filter(stage_id=stage_id)
-    return rows.select_related("stage", "progress").prefetch_related("late_evidence").order_by("-dispatched_at", "-id")
+    rows = rows.select_related("stage", "progress", "termination").prefetch_related("late_evidence")
+    return rows.order_by("-dispatched_at", "-id")
 
 
 def effects(run: Run) -> QuerySet[Effect]:

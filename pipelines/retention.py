@@ -1,10 +1,10 @@
 """Removing old runs, with everything that hangs on them and the identity that made creating them safe to repeat.
 
 Off unless an operator sets a number of days. It alone may delete insert-only rows of a run, in a transaction that names
-itself to the tables' triggers; audit events stay. Never removed: unfinished runs, runs with a stage or an effect to be
-reconciled, runs that a kept fork came from, and what apps above keep (`stays_while`). Afterwards the run's idempotency
-key is free again (P25): who relies on it as their only record of what was done loses that record (P26). Inline releases
-stay, as other runs may share them. Serves model §3.13, P22, P25, P26, F157.
+itself to the tables' triggers; audit events stay. Never removed: unfinished runs, runs with a stage, an effect or
+anything else to be reconciled, runs that a kept fork came from, and what apps above keep (`stays_while`). Afterwards
+the run's idempotency key is free again (P25): who relies on it as their only record of what was done loses that record
+(P26). Inline releases stay, as other runs may share them. Serves model §3.13, P22, P25, P26, F157.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ DEPENDENTS = [
     Dependent("pipelines_checkpointevidence", "checkpoint_id", "pipelines_checkpoint"),
     Dependent("pipelines_checkpoint", "run_id"),
     Dependent("pipelines_effect", "run_id"),
+    Dependent("pipelines_reconciliationitem", "run_id"),
     Dependent("pipelines_gatedecision", "gate_id", "pipelines_gate"),
     Dependent("pipelines_gate", "stage_id", "pipelines_stage"),
     Dependent("pipelines_logline", "attempt_id", "pipelines_attempt"),
     Dependent("pipelines_attemptprogress", "attempt_id", "pipelines_attempt"),
     Dependent("pipelines_lateevidence", "attempt_id", "pipelines_attempt"),
+    Dependent("pipelines_termination", "attempt_id", "pipelines_attempt"),
     Dependent("pipelines_attempt", "stage_id", "pipelines_stage"),
     Dependent("pipelines_deadletter", "stage_id", "pipelines_stage"),
     Dependent("pipelines_queueentry", "stage_id", "pipelines_stage"),
@@ -73,6 +75,7 @@ KEPT_BY = [
     "EXISTS (SELECT FROM pipelines_stage s WHERE s.run_id = r.id AND s.state = 'needs_reconciliation')",
     "EXISTS (SELECT FROM pipelines_effect e WHERE e.run_id = r.id AND e.state IN ('declared', 'unknown')"
     " AND e.effect_class <> 'internal_state')",
+    "EXISTS (SELECT FROM pipelines_reconciliationitem i WHERE i.run_id = r.id AND i.resolved_at IS NULL)",
 ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pipelines import audit_chain
+from pipelines import audit_chain, terminations
 from pipelines.api.operations_endpoint import PlannedVerb, StartingVerb
 from pipelines.api.serializers import HANDLER, MOST_APPROVERS, NAME, Options
 from pipelines.api.shapes import (
@@ -52,6 +52,7 @@ from pipelines.models import (
     Run,
     Stage,
     StageOutput,
+    Termination,
     WorkerSession,
 )
 from pipelines.queries import PolicyView, Progress
@@ -431,6 +432,8 @@ class AttemptView(Shape):
     cause = Text(allow_null=True)
     decision = AnyJson(allow_null=True)
     usage = AnyJson(allow_null=True)
+    usage_complete = Flag(allow_null=True, help_text="false wherever its worker did not say that nothing is missing")
+    termination = AnyJson(allow_null=True, help_text="how its processes ended, and `summary` as a sentence")
     late_evidence = Whole(min_value=0, max_value=HUGE)
 
 
@@ -457,8 +460,17 @@ def attempt_view(attempt: Attempt) -> dict[str, Any]:
         "cause": attempt.cause or None,
         "decision": attempt.decision,
         "usage": attempt.usage,
+        "usage_complete": None if attempt.usage is None else attempt.usage.get("complete") is True,
+        "termination": _termination(attempt),
         "late_evidence": len(attempt.late_evidence.all()),
     }
+
+
+def _termination(attempt: Attempt) -> dict[str, Any] | None:
+    told: Termination | None = getattr(attempt, "termination", None)
+    if told is None:
+        return None
+    return {**told.body, "summary": terminations.sentence(told.body), "told_at": time(told.at)}
 
 
 class OutputView(Shape):

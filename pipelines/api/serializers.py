@@ -359,6 +359,48 @@ class StageResult(OfAttempt):
     checkpoint = LeftBehind(required=False)
 
 
+class SignalSent(Camel):
+    signal = Text(max_length=20, control=False)
+    after_seconds = Number(min_value=0, max_value=TEN_YEARS, help_text="since the command began")
+    processes = Whole(min_value=0, max_value=2**31 - 1, help_text="to how many it went")
+
+
+class LeftRunning(Camel):
+    """A process that could not be ended; without `pid`: what nobody could look for."""
+
+    pid = Whole(min_value=1, max_value=2**31 - 1, required=False)
+    command = Text(blank=True, max_length=1_000, default="")
+    why = Text(max_length=1_000)
+
+
+class Termination(Camel):
+    """How the processes of an attempt ended (R39). `complete`: everything is known to have ended."""
+
+    reason = Text(max_length=100, control=False, help_text="why they were ended, such as cancelled, lost, wall_clock")
+    signals = ListOf(child=SignalSent(), max_length=20, default=list)
+    exit_code = Whole(min_value=0, max_value=2**31 - 1, required=False)
+    signal = Text(max_length=20, control=False, required=False, help_text="that ended the command's own process")
+    duration_seconds = Number(min_value=0, max_value=TEN_YEARS)
+    grace_seconds = Number(min_value=0, max_value=TEN_YEARS, required=False)
+    cpu_seconds = Number(min_value=0, max_value=2**53, required=False)
+    max_rss_bytes = Whole(min_value=0, max_value=2**63 - 1, required=False)
+    processes_seen = Whole(min_value=0, max_value=2**53, required=False)
+    left = ListOf(child=LeftRunning(), max_length=200, default=list)
+    left_count = Whole(min_value=0, max_value=2**31 - 1, required=False, help_text="where not all are named")
+    complete = Flag()
+    platform = Text(max_length=100, control=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        if clean["complete"] and (clean["left"] or clean.get("left_count")):
+            return [("complete", "it is not complete while something is left")]
+        return []
+
+
+class Terminated(OfAttempt):
+    termination = Termination()
+
+
 class OneOfManyResults(StageResult):
     stage_id = Identifier()
 

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
 
-from pipelines import intents, leases, progress, results, sessions
+from pipelines import intents, leases, progress, results, sessions, terminations
 from pipelines.api import pulling
 from pipelines.api.authentication import WorkerCaller
 from pipelines.api.bodies import MIB
@@ -46,6 +46,7 @@ from pipelines.api.serializers import (
     Session,
     StageResult,
     StageStatus,
+    Terminated,
     left_behind,
 )
 from pipelines.api.shapes import Wrong, read_id, refusal
@@ -236,6 +237,23 @@ class TellEffects(WorkerEndpoint):
         return answer(effects_body(noted), 201)
 
 
+class TellTermination(WorkerEndpoint):
+    """How the processes of an attempt ended, and which could not be ended (R39); 202 once it is durable.
+
+    From the session that holds or held the attempt, whatever became of it and of its run since. The same again gets the
+    same answer; another end, or another session, 409 `stale_execution`.
+    """
+
+    body = Terminated
+    most_bytes = 2 * MIB
+
+    @extend_schema(request=Terminated, responses={202: Noted})
+    def post(self, caller: WorkerCaller, body: dict[str, Any], stage_id: uuid.UUID) -> HttpResponse:
+        if not terminations.tell(caller.holder, stage_id, body["execution_id"], body["termination"]):
+            raise not_found()
+        return answer({"accepted": True}, 202)
+
+
 class LeaveCheckpoint(WorkerEndpoint):
     """What a running attempt leaves for the next one in its epoch: its state, and its word on its effects."""
 
@@ -301,6 +319,7 @@ urlpatterns = [
     path("stages/<str:stage_id>/result", ReportResult.as_view()),
     path("stages/<str:stage_id>/effects", TellEffects.as_view()),
     path("stages/<str:stage_id>/checkpoints", LeaveCheckpoint.as_view()),
+    path("stages/<str:stage_id>/termination", TellTermination.as_view()),
     path("stages/<str:stage_id>/progress", ReportProgress.as_view()),
     path("stages/<str:stage_id>/logs", AddLogLines.as_view()),
 ]

@@ -381,7 +381,7 @@ def attempt_look(actor: Actor, attempt_id: uuid.UUID) -> AttemptLook:
     """One attempt with what went in, what came out and what was logged (P86); 404 when its run is not visible."""
     attempt = (
         Attempt.objects.filter(id=attempt_id, stage__run__in=queries.visible_runs(actor))
-        .select_related("stage", "stage__run", "progress", "session")
+        .select_related("stage", "stage__run", "progress", "session", "termination")
         .first()
     )
     if attempt is None:
@@ -598,7 +598,7 @@ def _attempt_lines(stage: Stage, wish: Wish) -> tuple[list[AttemptLine], bool]:
     """The newest attempts in lines, equal errors in one; each by itself where all are wished for."""
     found = list(
         Attempt.objects.filter(stage=stage)
-        .select_related("progress")
+        .select_related("progress", "termination")
         .defer("traceback", "usage", "request_digest", "result_digest")
         .annotate(late=Exists(LateEvidence.objects.filter(attempt=OuterRef("id"))))
         .order_by("-number")[: ATTEMPTS_AT_ONCE + 1]

@@ -13,10 +13,11 @@ from django.utils.dateparse import parse_datetime
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
-from pipelines import unserved
+from pipelines import terminations, unserved
 from pipelines.access import Actor
 from pipelines.console import offers
 from pipelines.filters import RUN_FILTERS
+from pipelines.models import Termination
 
 register = template.Library()
 
@@ -101,6 +102,12 @@ def progress_words(progress: Any) -> str:
     """How far an attempt says it is."""
     share = f"{progress.percent:g} %" if progress.percent is not None else ""
     return f"{share} {progress.message}".strip()
+
+
+@register.filter
+def ended_words(termination: Termination) -> str:
+    """How the processes of an attempt ended."""
+    return terminations.sentence(termination.body)
 
 
 @register.filter

@@ -73,6 +73,7 @@ WORKER_CALLS = [
     ("/stages/{}/lease/renew", {}),
     ("/stages/{}/release", {}),
     ("/stages/{}/result", {}),
+    ("/stages/{}/termination", {}),
     ("/stages/{}/progress", {}),
     ("/stages/{}/logs", {}),
 ]
