@@ -19,6 +19,7 @@ from pipelines.access import IMPORT, Actor
 from pipelines.audit import NO_OP, Entry, audited, standing
 from pipelines.errors import Refusal
 from pipelines.moves import AttemptRow, Moves, Owner, StageRow
+from pipelines.pinned import differences, in_words
 from pipelines.results import ENGINE_CODES, first_answer, json_text, save_late
 from pipelines.sql import query
 
@@ -91,10 +92,12 @@ def _take(moves: Moves, stage: StageRow, answer: Answer, entry: Entry) -> str | 
         entry.outcome = NO_OP
         moves.save()
         return first_answer(stage, known)
-    if run.changed and not ended:
-        raise Refusal(
-            "definition_changed", "the definition or the baseline of the run has changed; only a fork goes on"
-        )
+    if not run.is_terminal and (changed := differences([run.id])):
+        if not run.changed:
+            moves.mark_changed(run, changed[run.id])
+        moves.settle()
+        moves.save()
+        return Refusal("definition_changed", f"{in_words(changed[run.id])}; only a fork of the run goes on")
     why_not = _why_not(moves, stage, known)
     if why_not:
         return _keep(moves, stage, known or attempts[-1], answer, why_not, ended=bool(ended))
@@ -120,7 +123,7 @@ def _why_not(moves: Moves, stage: StageRow, known: AttemptRow | None) -> str:
 
 
 def _apply(moves: Moves, stage: StageRow, attempt: AttemptRow, answer: Answer) -> None:
-    facts = {"result_digest": answer.digest()}
+    facts: dict[str, Any] = {"result_digest": answer.digest()}
     judge = outcomes.Judge(moves)
     body = json_text(answer.output)
     size, limit = len(body.encode()), moves.runs[stage.run_id].limits.allowance(stage.options)

@@ -82,6 +82,7 @@ class Picked:
     recovery: str | None = None
     limits: str = "{}"
     baseline: str = "[]"
+    is_as_pinned: bool = True  # as far as a glance tells: its release's text is, and it has no baseline to look at
     line: uuid.UUID = NO_THROTTLE  # in which it stood in its queue
     slot: uuid.UUID | None = None  # the policies that it is let through by, and counts for
     rate: uuid.UUID | None = None

@@ -18,7 +18,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from pipelines import outcomes, policies, postures, throttles
+from pipelines import outcomes, pinned, policies, postures, throttles
 from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
 from pipelines.models.runs import NO_THROTTLE
@@ -90,6 +90,11 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
             picked = _pick(holder, queues, limit - len(jobs))
             if not picked:
                 break
+            doubtful = {item.stage.run_id for item, _ in picked if not item.is_as_pinned}
+            if doubtful and (stopped := pinned.stop_changed(doubtful)):
+                picked = [(item, now) for item, now in picked if item.stage.run_id not in stopped]
+                if not picked:
+                    continue
             rules = policies.for_claims({item.workspace_id for item, _ in picked})
             found, now = [item for item, _ in picked], picked[0][1]
             admitted, counted_at = throttles.admit(found, rules, wait=turn == 0)
@@ -173,12 +178,14 @@ def _pick(holder: Holder, queues: Sequence[Queue], limit: int) -> list[tuple[Pic
             )
             SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
                 s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
-                r.limits::text, r.baseline::text, q.throttle, recourse_now()
+                r.limits::text, r.baseline::text, q.throttle,
+                r.release_digest IN ('', v.text_digest) AND r.baseline = '[]', recourse_now()
             FROM heads
             JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
             JOIN pipelines_stage s ON s.id = q.stage_id
             JOIN pipelines_run r ON r.id = s.run_id
             JOIN pipelines_environment e ON e.id = r.environment_id
+            JOIN pipelines_release v ON v.id = r.release_id
             LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
             WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused
                 AND r.status NOT IN ('completed', 'failed', 'cancelled')
@@ -452,7 +459,7 @@ def _picked(row: tuple[Any, ...]) -> Picked:
     width = len(STAGE_COLUMNS.split(","))
     stage = read_stage(row[:width])
     text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, recovery = row[width : width + 8]
-    limits, baseline, line = row[width + 8 : width + 11]
+    limits, baseline, line, is_as_pinned = row[width + 8 : width + 12]
     return Picked(
         stage=stage,
         attempt_id=new_id(),
@@ -468,6 +475,7 @@ def _picked(row: tuple[Any, ...]) -> Picked:
         limits=limits,
         baseline=baseline,
         line=line,
+        is_as_pinned=is_as_pinned,
     )
 
 

@@ -260,6 +260,7 @@ class Moves:
         self._marks: dict[uuid.UUID, Mark] = {}  # by run: the checkpoint that is due
         self._left: list[tuple[RunRow, Mark]] = []  # what handlers leave
         self.written: dict[uuid.UUID, Written] = {}  # by checkpoint id, once saved
+        self._changes: dict[uuid.UUID, list[dict[str, Any]]] = {}  # by run: what is no longer as it was pinned
         self._imports: dict[uuid.UUID, dict[str, Any]] = {}  # by stage: the attempt that begins to be awaited
         self._gates: list[dict[str, Any]] = []
         self._gate_ends: list[dict[str, Any]] = []
@@ -300,7 +301,7 @@ class Moves:
             by_id[row[2]].stages.append(read_stage(row[1:]))
         for run in runs:
             run.status = RunStatus(run.status)
-            run.limits = limits_of(run.limits)  # type: ignore[arg-type]
+            run.limits = limits_of(run.limits)
         # told as text, so that one time is read and not one a stage
         now = datetime.fromisoformat(rows[0][0]) if rows else database_now()
         return cls(now, runs, actor)
@@ -606,6 +607,13 @@ class Moves:
         self._dirty_runs.add(run.id)
         self.event("run.let_in", run.id)
 
+    def mark_changed(self, run: RunRow, differing: list[dict[str, Any]]) -> None:
+        """The run no longer stands on what it pinned: nothing more of it begins, for good."""
+        run.changed = True
+        self._changes[run.id] = differing
+        self._dirty_runs.add(run.id)
+        self.event("run.definition_changed", run.id, data=differing)
+
     def start_through_blackout(self, run: RunRow) -> None:
         """Nothing of this run waits for the end of a blackout: somebody gave a reason."""
         run.through_blackout = True
@@ -639,7 +647,7 @@ class Moves:
                 continue
             while not run.held and not run.changed:
                 self._advance(run)
-                if not self._exhaust(run):
+                if not self._exhaust(run) and not self._begin_imports(run):
                     break
             facts = [StageFact(stage.state, stage.run_next_if_failed) for stage in run.stages]
             status = derive_run_status(
@@ -708,8 +716,8 @@ class Moves:
                 self.stage(stage, "make_ready")
 
     def _exhaust(self, run: RunRow) -> bool:
-        """Fails what has become claimable and may not be dispatched; imports among what may begin to be awaited. Says
-        whether anything failed: what waits for it may then go on, or not."""
+        """Fails what has become claimable and may not be dispatched. Says whether anything failed: what waits for it
+        may then go on, or not."""
         refused = self.ledger.refused(run)
         for stage, shortage in refused:
             self.close_dead_letters(stage, "resolved")
@@ -724,10 +732,23 @@ class Moves:
                 **trouble,
             )
             self.dead_letter(stage, "retries_exhausted" if tried else "terminal_error")
-        for stage in run.stages:
-            if stage.awaits_import and stage.state == StageState.READY:
-                self.begin_import(stage)
         return bool(refused)
+
+    def _begin_imports(self, run: RunRow) -> bool:
+        """Lets imports that have become due be awaited, if the run still stands on what it pinned; says whether not."""
+        due = [stage for stage in run.stages if stage.awaits_import and stage.state == StageState.READY]
+        if not due:
+            return False
+        # imported here: it stands above moves
+        from pipelines.pinned import differences
+
+        changed = differences([run.id])
+        if changed:
+            self.mark_changed(run, changed[run.id])
+            return True
+        for stage in due:
+            self.begin_import(stage)
+        return False
 
     def _was_approved(self, stage: StageRow) -> bool:
         """A gate before the work covers every attempt of its epoch, also when the stage had to wait again since."""
@@ -968,6 +989,13 @@ class Moves:
                 " failure_message text, failure_stage uuid, held boolean, deadline_at timestamptz,"
                 " deadline_seconds double precision, through_blackout boolean) WHERE t.id = r.id AND t.id = ANY(%s)",
                 [self.now, recordset(dirty), [row["id"] for row in dirty]],
+            )
+        if self._changes:
+            told = [{"id": run_id, "changed": differing} for run_id, differing in self._changes.items()]
+            execute(
+                "UPDATE pipelines_run t SET changed = r.changed FROM json_to_recordset(%s::json)"
+                " AS r(id uuid, changed jsonb) WHERE t.id = r.id",
+                [recordset(told)],
             )
 
 
