@@ -5,11 +5,13 @@ from recourse import Client, Worker, handler
 
 from recourse.client import Client, SyncClient
 from recourse.commands import Command, command
-from recourse.context import StageContext
+from recourse.context import StageContext, StoredArtifact
 from recourse.effects import Effect
 from recourse.errors import (
     ApiError,
     ApprovalStale,
+    ArtifactCorrupt,
+    ArtifactImmutable,
     CheckpointInvalid,
     ConfigurationError,
     Conflict,
@@ -44,6 +46,8 @@ __all__ = [
     "VERSION",
     "ApiError",
     "ApprovalStale",
+    "ArtifactCorrupt",
+    "ArtifactImmutable",
     "CheckpointInvalid",
     "Client",
     "Command",
@@ -72,6 +76,7 @@ __all__ = [
     "StageFailure",
     "StateInvalid",
     "Stopped",
+    "StoredArtifact",
     "Success",
     "SyncClient",
     "Unauthorized",

@@ -6,6 +6,7 @@ Its clock runs with real time and can be moved forward.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -73,6 +74,8 @@ class ProtocolServer:
         self.progress: list[dict[str, Any]] = []
         self.commands: list[dict[str, Any]] = []
         self.runs: dict[str, dict[str, Any]] = {}
+        self.artifacts: dict[str, dict[str, Any]] = {}
+        self.in_transit: list[Callable[[bytes], bytes]] = []  # what becomes of the next bytes that are sent
         self.refuse_results: Callable[[dict[str, Any]], str | None] = lambda item: None
         self.freeze_leases = False
         self.deny_acquisition = False
@@ -184,6 +187,10 @@ class ProtocolServer:
                 return self._effects(self.stages[stage_id], body, session)
             case ["stages", stage_id, "checkpoints"]:
                 return self._checkpoint(self.stages[stage_id], body, session)
+            case ["stages", stage_id, "artifacts"]:
+                return self._store(self.stages[stage_id], body, session)
+            case ["artifacts", artifact_id]:
+                return self._load(artifact_id)
             case ["stages", stage_id, ("progress" | "logs") as kind]:
                 attempt = self._attempt(self.stages[stage_id], body["executionId"])
                 if attempt.state != "running" or attempt.session != session:
@@ -193,6 +200,8 @@ class ProtocolServer:
                 else:
                     self.progress.append(body)
                 return 202, {}
+            case ["stages", _, "termination"]:
+                return 202, {"accepted": True}
             case ["workers", "shutdown"]:
                 self.sessions[session] = "draining"
                 return 200, {"commands": []}
@@ -227,6 +236,32 @@ class ProtocolServer:
         sequence = (stage.checkpoint or {"sequence": 0})["sequence"] + 1
         stage.checkpoint = {"checkpointId": str(uuid.uuid4()), "sequence": sequence, "state": body["state"]}
         return 201, {name: stage.checkpoint[name] for name in ("checkpointId", "sequence")}
+
+    def _store(self, stage: Stage, body: dict[str, Any], session: str) -> tuple[int, dict[str, Any]]:
+        """Same attempt and name are one artifact, and only of the same bytes."""
+        attempt = self._attempt(stage, body["executionId"])
+        if attempt.state != "running" or attempt.session != session:
+            return problem(409, "stale_execution")
+        content = base64.b64decode(body["contentBase64"], validate=True)
+        if hashlib.sha256(content).hexdigest() != body["sha256"]:
+            return problem(400, "validation_error", errors={"sha256": ["is not that of the bytes that came"]})
+        for known in self.artifacts.values():
+            if (known["attempt"], known["name"]) == (attempt.id, body["name"]):
+                if known["sha256"] != body["sha256"]:
+                    return problem(409, "artifact_immutable")
+                return 200, {"artifactId": known["artifactId"]}
+        artifact_id = str(uuid.uuid4())
+        self.artifacts[artifact_id] = body | {"artifactId": artifact_id, "attempt": attempt.id, "content": content}
+        return 201, {"artifactId": artifact_id}
+
+    def _load(self, artifact_id: str) -> tuple[int, dict[str, Any]]:
+        found = self.artifacts.get(artifact_id)
+        if found is None:
+            return problem(404, "not_found")
+        content = found["content"]
+        if hashlib.sha256(content).hexdigest() != found["sha256"]:
+            return problem(409, "artifact_corrupt")
+        return 200, {"bytes": self.in_transit.pop()(content) if self.in_transit else content, "etag": found["sha256"]}
 
     def _bootstrap(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         token = f"session-{uuid.uuid4()}"
@@ -419,10 +454,13 @@ def _handler_class(server: ProtocolServer) -> type[BaseHTTPRequestHandler]:
             self._write(status, answer)
 
         def _write(self, status: int, answer: dict[str, Any] | None) -> None:
-            content = b"" if answer is None else json.dumps(answer).encode()
+            etag = None if answer is None else answer.get("etag")
+            content = b"" if answer is None else answer["bytes"] if etag else json.dumps(answer).encode()
             try:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
+                if etag:
+                    self.send_header("ETag", f'"{etag}"')
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)

@@ -9,21 +9,28 @@ from typing import Any
 
 import pytest
 from recourse import Job, Registry, StageContext, execution
-from recourse.calls import Approvals, Call, Executions, Operations, Runs, Stages
+from recourse.calls import Approvals, Artifacts, Call, Executions, Operations, Runs, Stages
 from recourse.links import Recorder
 
 from config.openapi import application_schema, operations_schema
 from pipelines.api.serializers import EffectsTold, Leaving
+from pipelines.api.worker_artifacts import ArtifactGiven
 
 TRUE = {"approved", "acknowledge_effects", "sealed", "clean", "freeze_release"}
-ANSWERS = dict.fromkeys(TRUE, True) | {"output": {"a": 1}, "summary": {"a": 1}, "evidence": {}, "dry_run": False}
+ANSWERS = dict.fromkeys(TRUE, True) | {
+    "output": {"a": 1},
+    "summary": {"a": 1},
+    "evidence": {},
+    "dry_run": False,
+    "data": b"x",
+}
 LATER = {"limits"}  # named by the contract, refused by this version
 
 
 def calls() -> list[Call]:
     """Every call that a client has, with everything said that may be said."""
     made: list[Call] = []
-    for kind in (Runs, Stages, Executions, Operations, Approvals):
+    for kind in (Runs, Stages, Executions, Operations, Approvals, Artifacts):
         group = kind(made.append)
         for name, method in inspect.getmembers(group, inspect.ismethod):
             if not name.startswith("_"):
@@ -62,7 +69,7 @@ def names_of_body(operation: dict[str, Any]) -> set[str]:
 
 def test_every_call_of_the_clients_is_in_the_documents_with_its_fields() -> None:
     made = calls()
-    assert len(made) >= 26
+    assert len(made) >= 31
     for call in made:
         operation = described(call.method, call.path)
         if call.body:
@@ -80,6 +87,7 @@ def test_every_call_of_the_clients_is_in_the_documents_with_its_fields() -> None
         f"stages/{uuid.UUID(int=1)}/release",
         f"stages/{uuid.UUID(int=1)}/effects",
         f"stages/{uuid.UUID(int=1)}/checkpoints",
+        f"stages/{uuid.UUID(int=1)}/artifacts",
         f"stages/{uuid.UUID(int=1)}/progress",
         f"stages/{uuid.UUID(int=1)}/logs",
     ],
@@ -110,12 +118,15 @@ def test_what_a_handler_tells_of_its_effects_and_state_has_the_documents_names()
     with ctx.effect("external_http", step="charge", request="body") as effect:
         effect.external_ref, effect.detail = "ref", {"a": 1}
     ctx.checkpoint({"a": 1}, posture={"sideEffects": []})
+    ctx.artifact("report", b"x", "text/plain")
     assert isinstance(ctx.link, Recorder)
     for what, body in ctx.link.written:
         assert set(body) <= names_of_body(described("POST", f"stages/{ids['stageId']}/{what}"))
-    _, settled, left = (body for _, body in ctx.link.written)
+    _, settled, left, artifact = (body for _, body in ctx.link.written)
     assert EffectsTold.clean(settled)["effects"][0]["external_ref"] == "ref"
     assert Leaving.clean(left)["state"] == {"a": 1}
+    assert ArtifactGiven.clean(artifact)["content"] == b"x"
+    assert described("GET", f"artifacts/{uuid.UUID(int=1)}")["responses"]
 
 
 def test_a_call_that_no_document_has_would_be_found_out() -> None:
