@@ -204,6 +204,8 @@ def test_a_policy_is_made_and_changed_as_over_the_api(boss: Client, workspace: W
         ({"rule": "{"}, "Enter a valid JSON"),
         ({"match": '{"colour": "red"}'}, "there is no such field"),
         ({"kind": "timeout", "rule": '{"seconds": 5}', "match": '{"error_codes": ["X"]}'}, "only a retry policy"),
+        ({"kind": "concurrency", "rule": '{"max_active": 0}'}, "max_active"),
+        ({"kind": "rate", "rule": '{"count": 5}'}, "per_seconds"),
         ({"name": " "}, "required"),
     ],
 )
@@ -215,6 +217,26 @@ def test_a_policy_that_the_api_would_refuse_is_refused_by_the_form(
     assert words in answer.content.decode()
     assert not Policy.objects.exists()
     assert not AuditEvent.objects.exists()
+
+
+def test_the_page_of_a_concurrency_policy_shows_who_holds_its_slots_now(
+    boss: Client, workspace: Workspace, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """F69: run, stage, attempt, worker and lease; of a rate how much is used; of a retry policy nothing of the kind."""
+    policy = Policy.objects.create(workspace=workspace, name="two", kind="concurrency", rule={"max_active": 2})
+    rate = Policy.objects.create(workspace=workspace, name="slow", kind="rate", rule={"count": 9, "per_seconds": 60})
+    retry = Policy.objects.create(workspace=workspace, name="calm", kind="retry", rule=ONCE)
+    runs = [start_run(f"stage {number}") for number in range(3)]
+    assert len(hand.pull(5)) == 2
+    page = boss.get(path(Policy, f"{policy.pk}/change/")).content.decode()
+    assert "2 of 2; the next may go at" in page
+    assert f"/console/runs/{runs[0].id}" in page
+    assert "stage stage 0 of run nightly, running: attempt 1 at hand-1, lease until" in page
+    assert "stage 2 of run" not in page
+    assert "2 of 9 in the last 60 s." in boss.get(path(Policy, f"{rate.pk}/change/")).content.decode()
+    assert "in use now" not in boss.get(path(Policy, f"{retry.pk}/change/")).content.decode().lower()
+    Policy.objects.filter(pk=policy.pk).update(status="paused")
+    assert "It is paused" in boss.get(path(Policy, f"{policy.pk}/change/")).content.decode()
 
 
 def test_a_name_that_another_policy_has_is_told_beside_the_field(boss: Client, workspace: Workspace) -> None:

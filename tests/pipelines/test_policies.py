@@ -12,6 +12,7 @@ from tests.cast import Api, Hand, Person, stages_of
 from tests.clock import Clock
 
 StartRun = Callable[..., Run]
+PER_SECOND = {"count": 1, "per_seconds": 1}
 PATIENT = {"name": "first", "options": {"max_retries": 3, "retry_interval": 10}}
 
 
@@ -88,19 +89,19 @@ def test_the_effective_policy_is_shown_with_the_ones_it_outranks_and_the_reason(
     add(admin, "asleep", {"stage": "first"}, {"max_retries": 5, "retry_interval": 1}, status="paused")
     stage = stages_of(start_run("first"))[0]
     told = api.get(f"/v1/stages/{stage.id}/policies").json()
-    retry, timeout = told["policies"]
+    retry, timeout, rate, concurrency = told["policies"]
     assert (retry["kind"], retry["winner"]["name"]) == ("retry", "newer handler")
     assert [policy["name"] for policy in retry["shadowed"]] == ["older handler", "whole environment"]
     assert retry["reason"] == "newer handler targets it by handler; of those as specific it is the newest"
     assert (timeout["kind"], timeout["winner"], timeout["shadowed"]) == ("timeout", None, [])
     assert "its own options rule" in timeout["reason"]
+    assert rate["reason"] == "no active rate policy targets this stage, so it begins as soon as it may"
+    assert concurrency["reason"] == "no active concurrency policy targets this stage, so it waits for no slot"
 
 
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ({"kind": "rate"}, "kind"),
-        ({"kind": "concurrency"}, "kind"),
         ({"kind": "magic"}, "kind"),
         ({"name": ""}, "name"),
         ({"match": {"colour": "red"}}, "match.colour"),
@@ -111,6 +112,19 @@ def test_the_effective_policy_is_shown_with_the_ones_it_outranks_and_the_reason(
         ({"rule": {"max_retries": 1, "retry_interval": 1, "backoff": "random"}}, "rule.backoff"),
         ({"kind": "timeout", "rule": {"seconds": 0}}, "rule.seconds"),
         ({"kind": "timeout", "rule": {"seconds": 5}, "match": {"error_codes": ["A"]}}, "match.error_codes"),
+        ({"kind": "rate", "rule": {"count": 0, "per_seconds": 1}}, "rule.count"),
+        ({"kind": "rate", "rule": {"count": 10_001, "per_seconds": 1}}, "rule.count"),
+        ({"kind": "rate", "rule": {"count": 1}}, "rule.per_seconds"),
+        ({"kind": "rate", "rule": {"count": 1, "per_seconds": 0}}, "rule.per_seconds"),
+        ({"kind": "rate", "rule": {"count": 1, "per_seconds": 31 * 86_400 + 1}}, "rule.per_seconds"),
+        ({"kind": "rate", "rule": {"max_active": 1}}, "rule.max_active"),
+        ({"kind": "rate", "rule": PER_SECOND, "match": {"error_codes": ["A"]}}, "match.error_codes"),
+        ({"kind": "concurrency", "rule": {"max_active": 0}}, "rule.max_active"),
+        ({"kind": "concurrency", "rule": {"max_active": 10_001}}, "rule.max_active"),
+        ({"kind": "concurrency", "rule": {"max_active": True}}, "rule.max_active"),
+        ({"kind": "concurrency", "rule": {"max_active": 1.5}}, "rule.max_active"),
+        ({"kind": "concurrency", "rule": PER_SECOND}, "rule.count"),
+        ({"kind": "concurrency", "rule": {"max_active": 1}, "match": {"error_codes": ["A"]}}, "match.error_codes"),
         ({"status": "asleep"}, "status"),
         ({"priority": 1}, "priority"),
     ],
@@ -123,9 +137,36 @@ def test_a_policy_that_cannot_be_meant_is_refused(admin: Api, change: dict[str, 
     assert not Policy.objects.exists()
 
 
-def test_rate_and_concurrency_are_said_to_come_later(admin: Api) -> None:
-    answer = admin.post("/v1/policies", {"name": "r", "kind": "rate", "match": {}, "rule": {"count": 1}})
-    assert "later version" in answer.json()["errors"]["kind"][0]
+@pytest.mark.parametrize(
+    ("kind", "rule", "words"),
+    [
+        ("rate", {"count": 0, "per_seconds": 1}, "1"),
+        ("rate", {"count": 10_001, "per_seconds": 1}, "10000"),
+        ("concurrency", {"max_active": 10_001}, "10000"),
+    ],
+)
+def test_a_refusal_names_the_limit(admin: Api, kind: str, rule: dict[str, Any], words: str) -> None:
+    answer = admin.post("/v1/policies", {"name": "much", "kind": kind, "match": {}, "rule": rule})
+    (messages,) = answer.json()["errors"].values()
+    assert words in messages[0].replace(",", "")
+
+
+def test_policies_of_kind_rate_and_concurrency_are_made_changed_paused_and_told_in_the_audit(
+    admin: Api, as_person: Callable[[Person], Api], people: dict[str, Person]
+) -> None:
+    """F145: by the same verbs, with the same digest of what is in force; only admins may."""
+    for name, kind, rule in (("slow", "rate", PER_SECOND), ("narrow", "concurrency", {"max_active": 3})):
+        made = add(admin, name, {"handler": "Handler", "environment": "production"}, rule, kind=kind)
+        assert (made["kind"], made["rule"], made["status"]) == (kind, rule, "active")
+        path = f"/v1/policies/{made['id']}"
+        refused = admin.patch(path, {"rule": {"seconds": 5}})
+        assert (refused.status_code, "rule.seconds" in refused.json()["errors"]) == (400, True)
+        assert admin.patch(path, {"status": "paused"}).json()["status"] == "paused"
+        assert [one["name"] for one in admin.get(f"/v1/policies?kind={kind}").json()["results"]] == [name]
+        for role in ("operator", "release_manager"):
+            assert as_person(people[role]).patch(path, {"status": "active"}).status_code == 403
+        event = AuditEvent.objects.get(action="policy.change", outcome="allowed", data__policy=name)
+        assert (event.before, event.after) == ({"status": "active"}, {"status": "paused"})
 
 
 def test_a_name_is_taken_once_whatever_its_case(admin: Api) -> None:
