@@ -11,9 +11,11 @@ import binascii
 import json
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ LOOK_SECONDS = 0.1  # how soon a request to stop is seen
 MOST_LOG_LINES = 5_000
 MOST_MESSAGE = 4_000
 MOST_TEXT = 1_000
+PLATFORM = sys.platform
 START_SECONDS = 5.0  # what the supervisor itself may take, besides
 
 # what the supervisor is started with: its modules without the package around them, which would cost ten times as much
@@ -140,8 +143,8 @@ class Command:
             "env": self._environment(ctx),
             "input": ctx.input or "",
             "user": self._user,
-            "folders": tempfile.gettempdir(),
-            "platform": sys.platform,
+            "folder": os.path.join(tempfile.gettempdir(), f"recourse-{uuid.uuid4().hex}"),
+            "platform": PLATFORM,
             **asdict(self.limits),
         }
 
@@ -194,7 +197,10 @@ class _Supervised:
             process.stdout.close()
             self._hang_up(process)
             process.wait()
-        return ended if ended is not None else self._without_word(process)
+        if ended is None:
+            shutil.rmtree(wish["folder"], ignore_errors=True)
+            return self._without_word(process)
+        return ended
 
     def _listen(self, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
         """Passes lines on, and requests to stop, until the last word; None when it ended without one."""
@@ -330,7 +336,7 @@ def _termination(ended: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         ],
         "leftCount": ended["left_count"],
         "complete": ended["complete"],
-        "platform": sys.platform,
+        "platform": PLATFORM,
     }
     return {name: value for name, value in told.items() if value is not None}
 

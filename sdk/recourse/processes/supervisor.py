@@ -370,7 +370,7 @@ def _first_line() -> tuple[bytes, bytes, bytes]:
 
 def _make_folder(wish: dict[str, Any]) -> str:
     """A directory that the command's user owns and nobody else may enter."""
-    folder: str = os.path.join(wish["folders"], f"recourse-{os.urandom(12).hex()}")
+    folder: str = wish["folder"]
     os.mkdir(folder, 0o700)
     if wish["user"]:
         os.chown(folder, *wish["user"])
