@@ -36,11 +36,6 @@ def trigger(people: dict[str, Person], environments: dict[str, Environment], app
 
 
 @pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
-@pytest.fixture
 def approver(people: dict[str, Person]) -> Actor:
     return people["approver"].actor
 

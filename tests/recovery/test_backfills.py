@@ -43,11 +43,6 @@ def trigger(people: dict[str, Person], environment: Environment, application: Ap
     return trigger_of(people["admin"].actor, environment, application)
 
 
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
 def refused(code: str, act: Callable[[], Any]) -> Refusal:
     with pytest.raises(Refusal) as caught:
         act()

@@ -30,11 +30,6 @@ StartRun = Callable[..., Run]
 
 
 @pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
-@pytest.fixture
 def approver(people: dict[str, Person]) -> Actor:
     return people["approver"].actor
 

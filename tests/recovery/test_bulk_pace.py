@@ -14,7 +14,7 @@ from pipelines.models import Run
 from pipelines.sql import database_now
 from recovery import bulk_work, bulks
 from recovery.models import BulkItem, BulkOperation
-from tests.cast import Hand, Person
+from tests.cast import Hand
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.recovery.bulked import REASON, K, begun, counted, failing, letters_of, of, outcomes, work_through
@@ -22,11 +22,6 @@ from tests.recovery.stories import EXTERNAL, effect_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
 
 
 def going_for(bulk: BulkOperation) -> float:

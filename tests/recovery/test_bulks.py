@@ -21,9 +21,11 @@ from pipelines.filters import RunFilter
 from pipelines.models import AuditEvent, Blackout, DeadLetter, Environment, Run, Stage, Workspace
 from pipelines.paging import Cut
 from pipelines.sql import execute
-from recovery import bulk_targets, bulk_work, bulks
+from recovery import bulk_targets, bulk_work, bulks, transitions
 from recovery.bulks import Selection, Wish
 from recovery.models import BulkItem, BulkOperation, Operation
+from recovery.plans import Asked, Plan
+from recovery.world import World
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.recovery.bulked import (
@@ -43,11 +45,6 @@ from tests.recovery.stories import EXTERNAL, effect_of
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
 KEY = "0b7e3d1c-1111-4222-8333-444455556666"
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
 
 
 def refused(code: str, act: Callable[[], Any]) -> Refusal:
@@ -475,14 +472,14 @@ def test_a_fault_of_one_target_is_its_own(
 ) -> None:
     """F64: what goes wrong with one never stops the others; it is told, and its run is untouched."""
     runs = [start_run() for _ in range(3)]
-    real = bulks.bulk_work.bulk_acts.transitions.plan_in_place
+    real = transitions.plan_from
 
-    def broken(asked: Any, **more: Any) -> Any:
+    def broken(world: World, asked: Asked, **more: Any) -> Plan:
         if asked.run_id == runs[1].id:
             raise RuntimeError("a fault")
-        return real(asked, **more)
+        return real(world, asked, **more)
 
-    monkeypatch.setattr(bulks.bulk_work.bulk_acts.transitions, "plan_in_place", broken)
+    monkeypatch.setattr(transitions, "plan_from", broken)
     bulk = work_through(begun(of(K.CANCEL, runs), operator), clock)
     assert (counted(bulk), bulk.state) == ({"done": 2, "failed": 1}, "completed_with_failures")
     failed = item_of(bulk, runs[1].id)
