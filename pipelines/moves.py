@@ -576,8 +576,20 @@ class Moves:
         if run.held and run.lane_id is not None:
             self._lanes.add(run.lane_id)  # it was passed over, and may be next
 
+    def stand_in_lane(self, run: RunRow) -> None:
+        """An ended run that is reopened waits for its turn in its lane, which looks at it once this has committed.
+
+        To be said before its stages move: then none of them begins. Its deadline stays as it is (F52).
+        """
+        if run.lane_id is None or not run.is_terminal:
+            raise IllegalMove(f"run {run.id} is {run.status}, in lane {run.lane_id}: it does not come back to one")
+        run.held = True
+        self._lanes.add(run.lane_id)
+        self._dirty_runs.add(run.id)
+        self.event("run.stand_in_lane", run.id)
+
     def let_in(self, run: RunRow) -> None:
-        """The run's lane lets it in: its deadline begins to run, and settling begins its stages."""
+        """The run's lane lets it in: a deadline that has waited for that begins, and settling begins its stages."""
         run.held = False
         if run.deadline_seconds is not None:
             run.deadline_at = self.now + timedelta(seconds=run.deadline_seconds)

@@ -221,6 +221,8 @@ def _retry(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any
     stage = moves.stages[_target(asked)]
     if plan.goes_through:
         moves.start_through_blackout(run)
+    if plan.lane:
+        moves.stand_in_lane(run)
     _walk(moves, run, plan, asked.reason)
     if asked.choices["input"] is not None:
         _replace_input(moves, stage, asked.choices["input"])
@@ -236,6 +238,8 @@ def _skip(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]
     stage = moves.stages[_target(asked)]
     body = json.dumps(asked.choices["output"], separators=(",", ":"))
     kept = moves.output(stage, body, attempt=None) if asked.choices["has_output"] else None
+    if plan.lane:
+        moves.stand_in_lane(run)
     moves.stage(stage, "skip", reason=asked.reason, output_id=kept)
     _close_letters(moves, run, plan, asked.reason)
     moves.settle()

@@ -12,14 +12,15 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from pipelines import blackouts
+from pipelines import blackouts, lanes
 from pipelines.blackouts import Active
 from pipelines.errors import Refusal
 from pipelines.graph import descendants
+from pipelines.lanes import Room
 from pipelines.moves import HasEnd
 from pipelines.signing import Envelope
 from pipelines.sql import query
-from pipelines.states import DeadLetterState, RunStatus, StageState
+from pipelines.states import TERMINAL_RUN, DeadLetterState, RunStatus, StageState
 from recovery import sealing
 from recovery.dispositions import EffectFact
 
@@ -91,6 +92,7 @@ class World(HasEnd):
     release_id: uuid.UUID | None = None
     paused: bool = False
     held: bool = False  # its lane has not let it in: nothing begins
+    lane: Room | None = None  # of a run that has ended: the lane to which it, or a fork of it, comes back
     deadline_at: datetime | None = None
     failure_code: str = ""
     attempts: tuple[AttemptFact, ...] = ()
@@ -129,7 +131,7 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
     wanted = list(run_ids)
     rows = query(
         "SELECT r.id, r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
-        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.environment_id, r.trigger_id"
+        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.lane_id, r.environment_id, r.trigger_id"
         " FROM pipelines_run r JOIN pipelines_environment e ON e.id = r.environment_id"
         " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = ANY(%s)",
         [wanted],
@@ -138,10 +140,11 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
     happened: dict[uuid.UUID, tuple[EffectFact, ...]] = {}
     for workspace in {row[3] for row in rows}:
         happened |= effects_of_runs([row[0] for row in rows if row[3] == workspace], workspace)
-    active = cache(blackouts.active)  # asked once for all that are in one place
+    # what is asked of a place or a lane is asked once for all that are there
+    active, room_of = cache(blackouts.active), cache(lanes.room_of)
     found = {}
     for run_id, status, now, workspace_id, environment, protected, release_id, paused, held, *rest in rows:
-        deadline_at, failure_code, slug, *place = rest
+        deadline_at, failure_code, slug, lane_id, *place = rest
         found[run_id] = World(
             run_id=run_id,
             status=RunStatus(status),
@@ -154,6 +157,7 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
             release_id=release_id,
             paused=paused,
             held=held,
+            lane=room_of(lane_id) if lane_id is not None and status in TERMINAL_RUN else None,
             deadline_at=deadline_at,
             failure_code=failure_code,
             attempts=tuple(attempts.get(run_id, ())),

@@ -482,22 +482,24 @@ def _tries(stage_ids: Sequence[uuid.UUID], most: int) -> dict[uuid.UUID, list[dr
 
 def _pauses(run: Run) -> list[drawing.Pause]:
     """When the run was held and paused, and who paused it why."""
-    kinds = ("run.pause", "run.resume", "run.let_in")
+    kinds = ("run.pause", "run.resume", "run.stand_in_lane", "run.let_in")
     events = list(Event.objects.filter(run=run, kind__in=kinds).order_by("-id")[:PAUSES_DRAWN])[::-1]
     ended = drawing.end_of(run.status, run.finished_at)
-    found, begun = [], None
+    found, begun, held_since = [], None, run.created_at
     for event in events:
         if event.kind == "run.pause":
             begun = begun or event
+        elif event.kind == "run.stand_in_lane":
+            held_since = event.at
         elif event.kind == "run.let_in":
-            found.append(drawing.Pause("held", run.created_at, event.at, "", ""))
+            found.append(drawing.Pause("held", held_since, event.at, "", ""))
         elif begun is not None:
             found.append(drawing.Pause("paused", begun.at, event.at, begun.actor, begun.reason))
             begun = None
     if begun is not None:
         found.append(drawing.Pause("paused", begun.at, ended, begun.actor, begun.reason))
     if run.held:
-        found.append(drawing.Pause("held", run.created_at, ended, "", ""))
+        found.append(drawing.Pause("held", held_since, ended, "", ""))
     return found
 
 
