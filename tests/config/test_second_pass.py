@@ -77,6 +77,4 @@ def test_whatever_it_names_is_there() -> None:
     for path in (*LEFT_OUT, *(f"{SCREENS}/{name}" for name in OWN_STATEMENTS)):
         assert (BASE_DIR / path).is_file(), path
     for prefix in EACH_CASE:
-        path, _, test = prefix.partition("::")
-        assert (BASE_DIR / path).exists(), prefix
-        assert f"def {test.rstrip('[')}(" in (BASE_DIR / path).read_text() if test else True, prefix
+        assert (BASE_DIR / prefix.removesuffix("::")).exists(), prefix
