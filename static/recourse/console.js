@@ -151,7 +151,8 @@
     const asked = all("input:not([type=hidden]), select, textarea", dialog).find((field) => field.checkVisibility());
     if (!wrong) dialog.scrollTop = 0;
     const footer = find("footer", dialog);
-    const isSeen = asked && (footer?.contains(asked) || asked.getBoundingClientRect().bottom <= footer.getBoundingClientRect().top);
+    const edges = (part) => part.getBoundingClientRect();
+    const isSeen = asked && (!footer || footer.contains(asked) || edges(asked).bottom <= edges(footer).top);
     (wrong ?? ((isNew && isSeen && asked) || find("#act-title", dialog)))?.focus({ preventScroll: !wrong });
   };
   dialog?.addEventListener("keydown", (event) => {
