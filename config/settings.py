@@ -82,6 +82,7 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
+FORMAT_MODULE_PATH = "config.formats"
 
 # Files are served from where they lie: there is no build and no collecting before a start.
 STATIC_URL = "/static/"
