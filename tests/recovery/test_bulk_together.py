@@ -18,7 +18,7 @@ from recovery.models import Operation
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
-from tests.recovery.bulked import K, begun, counted, failing, item_of, letters_of, of, outcomes, work_through
+from tests.recovery.bulked import K, begun, counted, fail, failing, item_of, letters_of, of, outcomes, work_through
 from tests.recovery.stories import EXTERNAL, effect_of
 from tests.recovery.test_backfill_crashes import statements
 
@@ -93,7 +93,7 @@ def test_stages_of_one_run_are_dealt_with_one_after_the_other(
     """The second is planned from what the first left: it has to wait for it."""
     runs = failing(start_run, hand, 2, {"name": "a", "run_next_if_failed": True}, "b")
     for _ in runs:
-        hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED", retryable=False)
+        fail(hand)
     bulk = begun(of(K.RETRY, runs), operator)
     assert bulk.total == 4
     assert bulk_acts.act_on_next(bulk.id) == 1
@@ -146,7 +146,7 @@ def test_what_stands_before_a_blackout_is_done_and_what_it_holds_waits(
     going = failing(start_run, hand, 3)
     elsewhere = Hand(staging, "hand-2", ["Handler"])
     for _ in waiting:
-        elsewhere.report(elsewhere.take(), "failed", error_code="BUSINESS_REJECTED", retryable=False)
+        fail(elsewhere)
     bulk = begun(of(K.RETRY, [*waiting, *going]), operator)
     freeze = Blackout.objects.create(
         workspace_id=workspace.id,
