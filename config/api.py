@@ -14,6 +14,7 @@ import structlog
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.views import defaults
 from rest_framework import exceptions
 from rest_framework.parsers import JSONParser
@@ -116,8 +117,8 @@ class StrictJSONParser(JSONParser):
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _is_page(request):
-        return defaults.bad_request(request, exception)
+    if is_page(request):
+        return render(request, "400.html", status=400)
     if isinstance(exception, RequestDataTooBig):
         return problem(413, "payload_too_large", "the body is too large")
     detail = "the request is malformed"
@@ -127,24 +128,25 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _is_page(request):
+    if is_page(request):
         return defaults.permission_denied(request, exception)
     return problem(403, "permission_denied", str(exception) or "this is not allowed to you")
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    if _is_page(request):
+    if is_page(request):
         return defaults.page_not_found(request, exception)
     return problem(404, "not_found", "there is no such route or thing")
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    if _is_page(request):
+    if is_page(request):
         return defaults.server_error(request)
     return problem(500, "internal_error", "this is a fault of the console; it has been logged")
 
 
-def _is_page(request: HttpRequest) -> bool:
+def is_page(request: HttpRequest) -> bool:
+    """Whether people look at what stands there, so that errors are told as pages too."""
     return request.path == "/" or request.path.startswith(PAGES)
 
 

@@ -1,4 +1,5 @@
-"""What the console itself keeps, beside the engine's tables: who is logged in, by what, and failed log-ins."""
+"""What the console itself keeps, beside the engine's tables: who is logged in, by what, and log-ins that failed or
+serve no more."""
 
 from __future__ import annotations
 
@@ -22,8 +23,16 @@ class FailedLogIn(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["address", "at"], name="failed_log_in_of_address"),
             models.Index(fields=["at"], name="failed_log_in_at"),
+            models.Index(fields=["account", "at"], name="failed_log_in_of_account"),
         ]
         verbose_name = "failed log-in"
+
+
+class UsedState(models.Model):
+    """A state of a log-in with an issuer that was taken up: it serves nobody else. Kept while it could."""
+
+    digest = models.BinaryField(max_length=32, unique=True)
+    at = models.DateTimeField(db_default=RecourseNow(), db_index=True)
 
 
 class Session(models.Model):

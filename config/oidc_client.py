@@ -1,9 +1,9 @@
 """Speaks with an OpenID Connect issuer, through Authlib: the way there, and what the answer proves.
 
 Loaded only where log-in by OpenID Connect is switched on. The code flow with PKCE (S256), state and nonce. State, nonce
-and verifier lie in the session of the browser that was sent away, so an answer is of use only there, and once. Of an ID
-token everything is held: a signature by a key of the issuer, by an algorithm with two keys, `iss`, `aud`, `azp`, `exp`,
-`nonce`, `sub`.
+and verifier lie with the browser that was sent away (`oidc_begun`), so an answer is of use only there, and once. Of an
+ID token everything is held: a signature by a key of the issuer, by an algorithm with two keys, `iss`, `aud`, `azp`,
+`exp`, `nonce`, `sub`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ from typing import Any
 import structlog
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.django_client import OAuth
-from django.contrib.sessions.backends.base import UpdateError
 from django.http import HttpRequest
 from joserfc.errors import JoseError
 from requests import RequestException
 
+from config import oidc_begun
 from config.oidc_settings import Oidc
 
 NAME = "oidc"
 TIMEOUT_SECONDS = 5  # for each of at most four requests to the issuer
 LEEWAY_SECONDS = 60  # by which the clocks may differ
 LONGEST_SUBJECT = 255  # as the standard says
-MOST_STATES = 5  # log-ins that one browser may have begun
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
-STATE = f"_state_{NAME}_"
 # what an issuer that is not there, or not as it should be, comes to: in words that are for the log alone
 FAULTS = (AuthlibBaseError, JoseError, RequestException, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 
@@ -56,46 +54,38 @@ class Proof:
         return str(self.claims["sub"])
 
 
-def begin(request: HttpRequest, provider: Oidc, back: str, kept: Mapping[str, Any]) -> str:
-    """The issuer's address at which to log in; `kept` comes back with the proof. `NotProven` when nobody answers."""
-    _forget(request.session)
+def begin(provider: Oidc, back: str, kept: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The issuer's address at which to log in, and what the browser must bring along then; `kept` comes back with the
+    proof. `NotProven` when nobody answers."""
     try:
-        client = _client(provider)
-        way = client.create_authorization_url(back)
-        client.save_authorize_data(request, redirect_uri=back, kept=dict(kept), **way)
+        way = _client(provider).create_authorization_url(back)
+        begun = {name: way[name] for name in ("state", "nonce", "code_verifier")}
     except FAULTS as fault:
         raise _told("unreachable", fault) from fault
-    return str(way["url"])
+    return str(way["url"]), {**begun, "redirect_uri": back, "kept": dict(kept)}
 
 
 def finish(request: HttpRequest, provider: Oidc) -> Proof:
     """What the answer that came back proves. Its state serves once, whatever comes of it."""
-    state = request.GET.get("state", "")
-    key = f"{STATE}{state}"
-    begun = request.session.get(key)
-    if not begun:
-        raise NotProven("expired")
     # from here on nobody comes twice with this answer, whichever way this ends
-    request.session.pop(key)
-    try:
-        request.session.save()
-    except UpdateError as error:
-        raise NotProven("expired") from error
+    begun = oidc_begun.take(request, request.GET.get("state", ""))
+    if begun is None:
+        raise NotProven("expired")
     if "error" in request.GET:
         raise _told("refused", request.GET["error"][:200])
     try:
         client = _client(provider)
         token = client.fetch_access_token(
             code=request.GET["code"],
-            redirect_uri=begun["data"]["redirect_uri"],
-            code_verifier=begun["data"]["code_verifier"],
+            redirect_uri=begun["redirect_uri"],
+            code_verifier=begun["code_verifier"],
         )
-        claims = _claims(client, provider, token, begun["data"]["nonce"])
+        claims = _claims(client, provider, token, begun["nonce"])
     except RequestException as fault:
         raise _told("unreachable", fault) from fault
     except FAULTS as fault:
         raise _told("wrong", fault) from fault
-    return Proof(claims, begun["data"]["kept"])
+    return Proof(claims, begun["kept"])
 
 
 def way_out(provider: Oidc, back: str) -> str | None:
@@ -152,17 +142,6 @@ def _client(provider: Oidc) -> Any:
     # of one key for both sides, the client's secret, anybody who knows it could make tokens; and `none` is no signature
     metadata["id_token_signing_alg_values_supported"] = [name for name in offered if name in ALGORITHMS]
     return client
-
-
-def _forget(session: Any) -> None:
-    """Leaves room for one more log-in that is begun: the oldest go first."""
-    begun = sorted(filter(_is_state, session.keys()), key=lambda key: session[key]["exp"])
-    for key in begun[: max(0, len(begun) - MOST_STATES + 1)]:
-        session.pop(key)
-
-
-def _is_state(key: str) -> bool:
-    return key.startswith(STATE)
 
 
 def _told(why: str, fault: object) -> NotProven:

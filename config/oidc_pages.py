@@ -19,17 +19,17 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_safe
 
+from config import oidc_begun
 from config.account_pages import CONNECTING
 from config.identities import NotLetIn, account_of, connect
 from config.oidc_settings import Oidc
-from config.sessions import SessionStore
 from pipelines.console.screens import refused
 from pipelines.errors import Refusal
 from pipelines.sql import database_now
 
-BEGUN_SECONDS = 600  # how long a log-in that was begun may take
 LASTS = timedelta(hours=12)  # a log-in, however busy: whom the issuer lets in, and as what, is asked anew then
 BACKEND = "django.contrib.auth.backends.ModelBackend"
+LONGEST_NEXT = 1_000  # bytes of where to go on, which goes along in a cookie
 OFF = "log-in by OpenID Connect is not switched on"
 
 # why nobody was logged in → what to tell them, with {host}, and the status
@@ -54,7 +54,10 @@ WHY: dict[str, tuple[str, int]] = {
 
 @require_safe
 def start(request: HttpRequest) -> HttpResponse:
-    """Sends the browser to the issuer; to connect an account, when its owner has just proven to be it."""
+    """Sends the browser to the issuer; to connect an account, when its owner has just proven to be it.
+
+    Of who only begins nothing is stored: what must be known when they come back goes along in a cookie.
+    """
     provider = settings.RECOURSE_OIDC
     if provider is None:
         return refused(request, Refusal("not_found", OFF))
@@ -64,14 +67,14 @@ def start(request: HttpRequest) -> HttpResponse:
     is_connecting = is_known and _may_connect(request)
     if is_known and not is_connecting:
         return redirect(_inside(request))
-    if not is_known:
-        SessionStore.clear_expired()
-        request.session.set_expiry(BEGUN_SECONDS)
     kept = {"next": _inside(request), "user": request.user.pk if is_connecting else None}
     try:
-        return HttpResponseRedirect(oidc_client.begin(request, provider, _back(request, "oidc-done"), kept))
+        way, begun = oidc_client.begin(provider, _back(request, "oidc-done"), kept)
     except oidc_client.NotProven as fault:
         return _failed(request, provider, fault.why)
+    response = HttpResponseRedirect(way)
+    oidc_begun.keep(request, response, reverse("console:oidc-login"), begun["state"], begun)
+    return response
 
 
 @require_safe
@@ -80,6 +83,12 @@ def done(request: HttpRequest) -> HttpResponse:
     provider = settings.RECOURSE_OIDC
     if provider is None:
         return refused(request, Refusal("not_found", OFF))
+    response = _answered(request, provider)
+    oidc_begun.forget(response, reverse("console:oidc-login"), request.GET.get("state", ""))
+    return response
+
+
+def _answered(request: HttpRequest, provider: Oidc) -> HttpResponse:
     from config import oidc_client
 
     try:
@@ -137,6 +146,7 @@ def _back(request: HttpRequest, name: str) -> str:
 def _inside(request: HttpRequest) -> str:
     """Where to go on: as the address says if that is one of ours, else the runs."""
     address = request.GET.get("next", "")
-    if address.startswith("/") and url_has_allowed_host_and_scheme(address, allowed_hosts=None):
+    is_ours = address.startswith("/") and url_has_allowed_host_and_scheme(address, allowed_hosts=None)
+    if is_ours and len(address.encode("utf-8", "surrogatepass")) <= LONGEST_NEXT:
         return address
     return reverse("console:runs")

@@ -46,6 +46,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "config.method_page.MethodPageMiddleware",
 ]
 
 ROOT_URLCONF = "config.urls"
@@ -81,6 +82,7 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_TZ = True
 USE_I18N = False
+FORMAT_MODULE_PATH = "config.formats"
 
 # Files are served from where they lie: there is no build and no collecting before a start.
 STATIC_URL = "/static/"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import AuditOutcome
-from pipelines.sql import execute
+from pipelines.sql import execute, recordset
 
 ALLOWED, NO_OP, DENIED, FAILED = AuditOutcome.ALLOWED, AuditOutcome.NO_OP, AuditOutcome.DENIED, AuditOutcome.FAILED
 INTERNAL_ERROR = "internal_error"
@@ -112,12 +112,17 @@ def record_refusal(actor: Actor, action: str, refusal: Refusal, entry: Entry) ->
     """Adds the event of a refused request, unless the refusal has one already."""
     if refusal.is_recorded:
         return
+    tell_refusal(entry, refusal)
+    write(actor, action, entry)
+
+
+def tell_refusal(entry: Entry, refusal: Refusal) -> None:
+    """Has the event say why the request was refused; writing it is the caller's."""
     entry.outcome = DENIED if refusal.status == 403 or refusal.code in SAYING_NO else FAILED
     entry.code = refusal.code
     if entry.outcome == DENIED:
         entry.data["detail"] = refusal.detail  # which right is missing, which rule says no
     entry.after = None
-    write(actor, action, entry)
     refusal.is_recorded = True
 
 
@@ -138,30 +143,38 @@ def record(
 
 def write(actor: Actor, action: str, entry: Entry) -> None:
     """Adds the event as it stands, in the caller's transaction where there is one."""
+    write_all(actor, [(action, entry)])
+
+
+def write_all(actor: Actor, entries: Sequence[tuple[str, Entry]]) -> None:
+    """Adds these events of one actor, each (action, entry), in this order and in one statement."""
+    if not entries:
+        return
+    rows = [
+        {
+            "id": new_id(),
+            "action": action,
+            "outcome": str(entry.outcome),
+            "code": entry.code,
+            "on_behalf_of": entry.on_behalf_of,
+            "run": entry.run,
+            "stage": entry.stage,
+            "reason": entry.reason,
+            "before": _json(entry.before),
+            "after": _json(entry.after),
+            "plan_digest": entry.plan_digest,
+            "data": _json(entry.data),
+        }
+        for action, entry in entries
+    ]
     execute(
         "INSERT INTO pipelines_auditevent (id, workspace_id, at, action, outcome, code, user_id, actor, channel,"
         " on_behalf_of, run, stage, reason, before, after, plan_digest, request_id, data)"
-        " VALUES (%s, %s, recourse_now(), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb, %s, %s,"
-        " %s::jsonb)",
-        [
-            new_id(),
-            actor.workspace_id,
-            action,
-            str(entry.outcome),
-            entry.code,
-            actor.user_id,
-            actor.name,
-            actor.channel,
-            entry.on_behalf_of,
-            entry.run,
-            entry.stage,
-            entry.reason,
-            _json(entry.before),
-            _json(entry.after),
-            entry.plan_digest,
-            request_id(),
-            _json(entry.data),
-        ],
+        " SELECT id, %s, recourse_now(), action, outcome, code, %s, %s, %s, on_behalf_of, run, stage, reason,"
+        " before::jsonb, after::jsonb, plan_digest, %s, data::jsonb FROM json_to_recordset(%s::json) AS"
+        " r(id uuid, action text, outcome text, code text, on_behalf_of text, run uuid, stage uuid, reason text,"
+        " before text, after text, plan_digest text, data text)",
+        [actor.workspace_id, actor.user_id, actor.name, actor.channel, request_id(), recordset(rows)],
     )
 
 

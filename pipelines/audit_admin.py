@@ -208,8 +208,9 @@ class AuditEventAdmin(TenantAdmin):
                     audit_export.leave_event(actor, form, told)
 
         rows = AuditEvent.objects.filter(pk__in=[event_id for event_id, _, _ in events])
+        name, whose = audit_export.name_of("-".join(slugs.values()), told), str(min(slugs))
         try:
-            return audit_export.stream(rows, form, audit_export.name_of("-".join(slugs.values()), told), keep)
+            return audit_export.stream(rows, form, name, whose, keep)
         except Refusal as refusal:
             self.message_user(request, refusal.detail, messages.ERROR)
             return None

@@ -2,7 +2,8 @@
 
 A file is streamed from one cursor of the database: however many events there are, it takes the memory of `AT_ONCE` of
 them, and shows them as they were at one moment. Millions take minutes and a gigabyte each; so no more than
-`EXPORTS_AT_ONCE` are read at the same time, and one whose reader has gone is given up. Who exports leaves an event,
+`EXPORTS_AT_ONCE` of a workspace, and `EXPORTS_OF_ALL` of all of them, are read at the same time, and one whose reader
+has gone is given up. Who exports leaves an event,
 `audit.export`, before the first byte. Serves F145, F147, F159.
 """
 
@@ -13,6 +14,7 @@ import io
 import json
 import re
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
 from itertools import islice
@@ -39,10 +41,12 @@ COLUMNS = (
     *("stage_id", "reason", "before", "after", "plan_digest", "request_id", "data", "position", "hash", "canonical"),
 )
 AT_ONCE = 1000
-EXPORTS_AT_ONCE = 2
+EXPORTS_AT_ONCE = 2  # of one workspace
+EXPORTS_OF_ALL = 8
 LOCK = 0x41455850  # what the advisory locks of exports are called
 PATIENCE = 60  # seconds that a reader may take for `AT_ONCE` events
 LONGEST_NAME = 150
+Slot = tuple[tuple[int, int], ...]  # the advisory locks that an export holds
 FORMULA = frozenset("=+-@＝＋－＠\t\r\n")  # what a spreadsheet takes for more than a text, when it begins with it
 
 
@@ -53,7 +57,7 @@ def answer(actor: Actor, workspace: str, params: QueryDict, form: str) -> Stream
     check_form(form)
     rows = audit_listing.narrowed(actor.workspace_id, params)
     told = {name: params.getlist(name) for name in AuditEventFilter.names() if any(params.getlist(name))}
-    return stream(rows, form, name_of(workspace, told), lambda: leave_event(actor, form, told))
+    return stream(rows, form, name_of(workspace, told), str(actor.workspace_id), lambda: leave_event(actor, form, told))
 
 
 def check_form(form: str) -> None:
@@ -62,9 +66,12 @@ def check_form(form: str) -> None:
         raise Refusal("validation_error", f"format: {message}", errors={"format": [message]})
 
 
-def stream(rows: QuerySet[AuditEvent], form: str, name: str, keep: Callable[[], None]) -> StreamingHttpResponse:
-    """These events as a download of that name; `keep` writes down that they are exported, once it is sure."""
-    slot = _slot()
+def stream(
+    rows: QuerySet[AuditEvent], form: str, name: str, whose: str, keep: Callable[[], None]
+) -> StreamingHttpResponse:
+    """These events as a download of that name; `keep` writes down that they are exported, once it is sure. `whose` is
+    the id of the workspace whose places it takes."""
+    slot = _slot(whose)
     try:
         keep()
     except BaseException:
@@ -131,7 +138,7 @@ class _Reading:
     """What is left to be sent. Closing it ends the transaction and gives the place to the next, also when nothing was
     read of it."""
 
-    def __init__(self, rows: QuerySet[AuditEvent], write: Callable[[Iterator[AuditEvent]], Iterator[str]], slot: int):
+    def __init__(self, rows: QuerySet[AuditEvent], write: Callable[[Iterator[AuditEvent]], Iterator[str]], slot: Slot):
         self._slot = slot
         self._parts = _read(rows, write)
 
@@ -184,16 +191,31 @@ def _taken(text: io.StringIO) -> str:
     return told
 
 
-def _slot() -> int:
-    """One of the places in which an export is read, held by this connection until it is given back."""
-    for slot in range(EXPORTS_AT_ONCE):
-        if query("SELECT pg_try_advisory_lock(%s, %s)", [LOCK, slot])[0][0]:
-            return slot
-    raise Refusal("rate_limited", f"{EXPORTS_AT_ONCE} exports are being read already; try again when one has ended")
+def _slot(whose: str) -> Slot:
+    """One of the workspace's places in which an export is read, and one of all, held by this connection until they are
+    given back."""
+    own = _place(zlib.crc32(whose.encode()) >> 1, EXPORTS_AT_ONCE)
+    if own is None:
+        raise Refusal("rate_limited", f"{EXPORTS_AT_ONCE} exports are being read already; try again when one has ended")
+    shared = _place(LOCK, EXPORTS_OF_ALL)
+    if shared is None:
+        _give_back((own,))
+        detail = f"{EXPORTS_OF_ALL} exports of all workspaces are being read already; try again when one has ended"
+        raise Refusal("rate_limited", detail)
+    return own, shared
 
 
-def _give_back(slot: int) -> None:
-    query("SELECT pg_advisory_unlock(%s, %s)", [LOCK, slot])
+def _place(name: int, places: int) -> tuple[int, int] | None:
+    """The first free place under this name of advisory locks, taken."""
+    for place in range(places):
+        if query("SELECT pg_try_advisory_lock(%s, %s)", [name, place])[0][0]:
+            return name, place
+    return None
+
+
+def _give_back(slot: Slot) -> None:
+    for place in slot:
+        query("SELECT pg_advisory_unlock(%s, %s)", list(place))
 
 
 def _text(found: uuid.UUID | None) -> str | None:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from pipelines.errors import STATUS
 from pipelines.models import AuditOutcome
 
-LONGEST = 300  # of a reason or a value in a sentence; the event has all of it
+LONGEST = 300  # of a reason or a name in a sentence; the event has all of it
+CHANGED = 80  # of one side of a change
 
 
 class AuditFacts(Protocol):
@@ -511,7 +512,8 @@ def _rule(event: AuditFacts, data: Mapping[str, Any]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _short(json.dumps(value) if isinstance(value, list | dict) else value) or "nothing"
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    return _short(text, CHANGED) or "nothing"
 
 
 def _secret(noun: str, data: Mapping[str, Any], owner: Any) -> str:
@@ -524,6 +526,6 @@ def _the(noun: str, name: Any) -> str:
     return f"the {noun} {_short(name)}" if name else f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, most: int = LONGEST) -> str:
     text = " ".join(str(value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"

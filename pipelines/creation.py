@@ -30,6 +30,7 @@ from pipelines.models.runs import NO_THROTTLE
 from pipelines.moves import Moves
 from pipelines.releases import Managed, inline_release, release_in_force
 from pipelines.sql import query, recordset
+from pipelines.states import HELD_STAGE
 
 STAGE_DEFAULTS: dict[str, Any] = {
     "input": None,
@@ -194,7 +195,8 @@ def _under_the_other_name(place: Place, intent: Intent, run_id: uuid.UUID) -> st
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which tick a run is made for, and in which lane it stands; a held one begins when its lane lets it in."""
+    """Which tick a run is made for, and in which lane it stands; a held one begins when its lane lets it in. Of a fork:
+    those of its source."""
 
     trigger_id: uuid.UUID
     tick_at: datetime
@@ -210,8 +212,8 @@ class Draft:
     A stage is a row of `pipelines_stage` as far as it differs from a new one: {id, position, name, handler,
     description, input, depends_on, run_next_if_failed, effect_mode, effect_protocol, approval, options, state}; of a
     fork, for what is kept, also {output_id, output_digest, last_error_code, last_error_message, failure_disposition,
-    stale}; of a held run all are pending. `deadline_seconds` counts from now, of a held run from when it is let in.
-    `words` is what every search finds it by, besides its owners; by `key`, its idempotency key, only the console's.
+    stale}; of a held run all others are pending. `deadline_seconds` counts from now, of a held run from when it is let
+    in. `words` is what every search finds it by, besides its owners; by `key`, its idempotency key, only the console's.
     """
 
     id: uuid.UUID
@@ -444,7 +446,7 @@ _INSERT = """
 
 def _run_row(draft: Draft) -> dict[str, Any]:
     place, origin = draft.place, draft.origin
-    if draft.is_held and any(row["state"] != "pending" for row in draft.stages):
+    if draft.is_held and any(row["state"] not in HELD_STAGE for row in draft.stages):
         raise ValueError(f"run {draft.id} is held, and yet something in it may begin")
     return {
         "id": draft.id,

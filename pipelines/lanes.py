@@ -2,20 +2,22 @@
 
 A held run is a whole run whose stages are all pending; letting it in is a move like any other. How many are in is
 counted from the runs, under the lock on the lane's row, so no slot can leak and no number of callers lets in more than
-the capacity. In are the runs that are neither held nor ended, whatever they wait for; one that a person reopens is in
-at once, and then the next is let in only when there is room again. A paused run is passed over while it is held. While
-a blackout holds, only runs that somebody gave a reason for are let in.
+the capacity. In are the runs that are neither held nor ended, whatever they wait for. Recovered work obeys its lane: a
+run that a person reopens, and one forked from a run of the lane, are held and let in by rank like all others (F52). A
+paused run is passed over while it is held. While a blackout holds, only runs that somebody gave a reason for are let
+in, past those that wait for its end.
 
 The sweep looks at every lane; where runs of a lane end, `Moves.save` looks at it as soon as that has committed.
-Serves O55, F81, F82, F85.
+Serves O55, F52, F81, F82, F85.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
@@ -119,6 +121,52 @@ class Turn:
         return f"{self.inside or 'none'} {'is' if self.inside < 2 else 'are'} in, {ahead} before it"
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A lane as it stands for a run that comes back to it. `inside` and `waiting` are not counted beyond
+    `MOST_COUNTED`."""
+
+    capacity: int | None
+    is_open: bool
+    is_background: bool  # a backfill's; else its trigger's
+    inside: int
+    waiting: int  # held, and not paused
+
+    @property
+    def holds(self) -> bool:
+        """Whether a run that comes back is held: also where there is room, for those before it go first."""
+        return self.capacity is not None or not self.is_open
+
+    def sentence(self) -> str:
+        """What becomes of such a run, in words."""
+        if not self.is_open:
+            owner = "backfill" if self.is_background else "trigger"
+            return f"it will wait in its lane: its {owner} lets nothing in now"
+        running = f"{self.inside} of {self.capacity} running"
+        if self.waiting:
+            waiting = f"at least {self.waiting}" if self.waiting == MOST_COUNTED else f"{self.waiting}"
+            return f"it will wait in its lane: {running}, {waiting} waiting; older ones go first"
+        if self.capacity is not None and self.inside >= self.capacity:
+            return f"it will wait in its lane: {running}"
+        return f"its lane lets it in at once: {running}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "text": self.sentence()}
+
+
+def room_of(lane_id: uuid.UUID) -> Room | None:
+    """The lane as it stands now; None when there is none. It may be otherwise as soon as it is told."""
+    counted = """(SELECT count(*) FROM (SELECT FROM pipelines_run r WHERE r.lane_id = l.id AND {which}
+        AND r.status NOT IN ('cancelled', 'completed', 'failed') ORDER BY r.lane_rank, r.id LIMIT %(most)s) counted)"""
+    inside, waiting = counted.format(which="NOT r.held"), counted.format(which="r.held AND NOT r.paused")
+    rows = query(
+        f"SELECT l.capacity, l.is_open, l.is_background, {inside}, {waiting} FROM pipelines_lane l"  # noqa: S608
+        " WHERE l.id = %(lane)s",
+        {"lane": lane_id, "most": MOST_COUNTED},
+    )
+    return Room(*rows[0]) if rows else None
+
+
 def turn_of(lane_id: uuid.UUID, run_id: uuid.UUID) -> Turn:
     """Where a held run stands in its lane now; those that are paused are passed over."""
     rows = query(
@@ -218,17 +266,19 @@ def _next(lane_id: uuid.UUID, *, wait: bool) -> list[uuid.UUID]:
                         AND status NOT IN ('cancelled', 'completed', 'failed')
                     ORDER BY lane_rank, id LIMIT %(capacity)s::bigint
                 ) counted
-            ), head AS MATERIALIZED (
-                SELECT id, workspace_id, environment_id, trigger_id, through_blackout, lane_rank FROM pipelines_run
-                WHERE lane_id = %(lane)s AND held AND NOT paused AND status NOT IN ('cancelled', 'completed', 'failed')
-                ORDER BY lane_rank, id
-                LIMIT (SELECT least(%(batch)s::bigint, coalesce(%(capacity)s::bigint - runs, %(batch)s)) FROM inside)
             ), place AS MATERIALIZED (
+                -- all runs of a lane are of one trigger, in one environment
                 SELECT recourse_blackout(workspace_id, environment_id, trigger_id, recourse_now()) AS blackout
-                FROM (SELECT workspace_id, environment_id, trigger_id FROM head ORDER BY lane_rank, id LIMIT 1) of
+                FROM (SELECT workspace_id, environment_id, trigger_id FROM pipelines_run
+                    WHERE lane_id = %(lane)s AND held AND NOT paused
+                        AND status NOT IN ('cancelled', 'completed', 'failed')
+                    ORDER BY lane_rank, id LIMIT 1) of
             )
-            SELECT head.id FROM head CROSS JOIN place WHERE place.blackout IS NULL OR head.through_blackout
-            ORDER BY head.lane_rank, head.id
+            SELECT id FROM pipelines_run
+            WHERE lane_id = %(lane)s AND held AND NOT paused AND status NOT IN ('cancelled', 'completed', 'failed')
+                AND (through_blackout OR (SELECT blackout FROM place) IS NULL)
+            ORDER BY lane_rank, id
+            LIMIT (SELECT least(%(batch)s::bigint, coalesce(%(capacity)s::bigint - runs, %(batch)s)) FROM inside)
             """,
             {"lane": lane_id, "capacity": capacity, "batch": BATCH},
         )

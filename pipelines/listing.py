@@ -23,7 +23,7 @@ from pipelines.access import Actor
 from pipelines.filters import BETWEEN_WORDS, RunFilter
 from pipelines.models import Application, Environment, Pipeline
 from pipelines.paging import Cut, Position
-from pipelines.sql import execute, planned
+from pipelines.sql import execute, in_one, planned
 
 GLANCE = 2_000  # newest runs that are looked through first: a common word fills the page there
 RARE = 5_000  # hits that are gathered and sorted at once
@@ -52,7 +52,7 @@ def ids_in_one(actor: Actor, wanted: RunFilter, most: int) -> tuple[int, str]:
     search = _Search(actor, wanted, cut, found)
     if wanted.search:
         positions = _by_words(search)
-        return len(positions), f"{{{','.join(str(run_id) for _, run_id in positions)}}}"
+        return len(positions), in_one(run_id for _, run_id in positions)
     return search.in_one()
 
 

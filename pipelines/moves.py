@@ -29,7 +29,7 @@ from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.limits import Limits
 from pipelines.models.runs import NO_THROTTLE
-from pipelines.sql import database_now, execute, query, recordset
+from pipelines.sql import Row, database_now, execute, query, recordset
 from pipelines.states import (
     ACTIVE_STAGE,
     ATTEMPT_MOVES,
@@ -222,6 +222,13 @@ ATTEMPT_COLUMNS = (
 )
 
 
+_OPEN_EFFECTS = (
+    "SELECT e.run_id, e.stage_id, a.number, e.effect_class, e.step_id, e.key, e.external_ref FROM pipelines_effect e"
+    " JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.run_id = ANY(%s) AND e.state IN ('declared', 'unknown')"
+    " AND e.effect_class <> 'internal_state' ORDER BY e.run_id, e.declared_at, e.id"
+)
+
+
 def read_stage(row: Sequence[Any]) -> StageRow:
     stage = StageRow(*row)
     stage.approval = orjson.loads(stage.approval) if stage.approval else None  # type: ignore[arg-type]
@@ -247,6 +254,8 @@ class Moves:
         self.effects = effects.Book(self)
         self.ledger = budgets.Ledger(self)
         self._queued = self._queue()
+        self._active: list[AttemptRow] | None = None
+        self._open_effects: dict[uuid.UUID, list[Row]] | None = None
         self._dirty_runs: set[uuid.UUID] = set()
         self._dirty_stages: set[uuid.UUID] = set()
         self._ready: set[wake.Queue] = set()
@@ -267,6 +276,7 @@ class Moves:
         self._dead_letters: list[dict[str, Any]] = []
         self._closed_letters: list[dict[str, Any]] = []
         self._notices: list[dict[str, Any]] = []
+        self._requesters: list[dict[str, Any]] = []
 
     @classmethod
     def lock(
@@ -306,9 +316,42 @@ class Moves:
         now = datetime.fromisoformat(rows[0][0]) if rows else database_now()
         return cls(now, runs, actor)
 
+    def apart(self) -> dict[uuid.UUID, Moves]:
+        """For each run moves of its own, as if it had been locked alone; what they save is written as this is saved."""
+        return {run.id: _Part(self, run) for run in self.runs.values()}
+
+    def take_up(self, other: Moves) -> None:
+        """Has what was decided there, on runs that are locked here, written with what was decided here."""
+        if other._ended:
+            raise IllegalMove(f"attempts ended while their stages stayed: {list(other._ended)}")
+        for name in ("_dirty_runs", "_dirty_stages", "_ready", "_lanes", "_digests", "_marks", "_imports", "_changes"):
+            getattr(self, name).update(getattr(other, name))
+        for name in ("_events", "_attempts", "_outputs", "_left", "_gates", "_gate_ends", "_dead_letters"):
+            getattr(self, name).extend(getattr(other, name))
+        for name in ("_closed_letters", "_notices", "_requesters"):
+            getattr(self, name).extend(getattr(other, name))
+
     def active_attempts(self, stage_ids: Iterable[uuid.UUID]) -> list[AttemptRow]:
         """The attempts of these stages that hold, or are about to hold, a lease."""
-        return self.attempts("stage_id = ANY(%s) AND state IN ('dispatched', 'running')", list(stage_ids))
+        wanted = list(stage_ids)
+        return self.attempts("stage_id = ANY(%s) AND state IN ('dispatched', 'running')", wanted) if wanted else []
+
+    def all_active_attempts(self) -> list[AttemptRow]:
+        """Those of every locked run, locked when first asked for; moves made of them since show in them."""
+        if self._active is None:
+            busy = [stage.id for stage in self.stages.values() if stage.state in ACTIVE_STAGE or stage.awaits_import]
+            self._active = self.active_attempts(busy)
+        return self._active
+
+    def open_effects(self, run: RunRow) -> list[Row]:
+        """What is open outside of what its attempts told of when this was first asked of any run that is locked here:
+        (stage_id, attempt's number, effect_class, step_id, key, external_ref), oldest first."""
+        if self._open_effects is None:
+            self._open_effects = {}
+            tried = {stage.run_id for stage in self.stages.values() if stage.attempt_number}
+            for run_id, *rest in query(_OPEN_EFFECTS, [list(tried)]) if tried else ():
+                self._open_effects.setdefault(run_id, []).append(tuple(rest))
+        return self._open_effects.get(run.id, [])
 
     def attempts(self, condition: str, *params: Any) -> list[AttemptRow]:
         """Attempts of the locked runs, locked themselves: a renewal under way is waited for and seen."""
@@ -517,9 +560,8 @@ class Moves:
 
     def cancel_gates(self, stages: Iterable[StageRow], reason: str) -> None:
         waiting = [stage.id for stage in stages]
-        for gate_id, stage_id in query(
-            "SELECT id, stage_id FROM pipelines_gate WHERE stage_id = ANY(%s) AND state = 'open'", [waiting]
-        ):
+        find = "SELECT id, stage_id FROM pipelines_gate WHERE stage_id = ANY(%s) AND state = 'open'"
+        for gate_id, stage_id in query(find, [waiting]) if waiting else ():
             self.close_gate(gate_id, self.stages[stage_id], "cancel", reason=reason)
 
     def waits_to_begin(self, stage: StageRow) -> bool:
@@ -582,11 +624,7 @@ class Moves:
 
     def asked_by(self, run: RunRow, user_id: int) -> None:
         """Keeps who retried the run: they decide none of its gates."""
-        execute(
-            "UPDATE pipelines_run SET requesters = array_append(requesters, %s::int)"
-            " WHERE id = %s AND NOT requesters @> ARRAY[%s::int]",
-            [user_id, run.id, user_id],
-        )
+        self._requesters.append({"run_id": run.id, "user_id": user_id})
 
     def pause(self, run: RunRow, reason: str, until: datetime | None = None) -> None:
         run.paused, run.pause_reason, run.paused_until = True, reason[:LONGEST_CAUSE], until
@@ -598,8 +636,20 @@ class Moves:
         if run.held and run.lane_id is not None:
             self._lanes.add(run.lane_id)  # it was passed over, and may be next
 
+    def stand_in_lane(self, run: RunRow) -> None:
+        """An ended run that is reopened waits for its turn in its lane, which looks at it once this has committed.
+
+        To be said before its stages move: then none of them begins. Its deadline stays as it is (F52).
+        """
+        if run.lane_id is None or not run.is_terminal:
+            raise IllegalMove(f"run {run.id} is {run.status}, in lane {run.lane_id}: it does not come back to one")
+        run.held = True
+        self._lanes.add(run.lane_id)
+        self._dirty_runs.add(run.id)
+        self.event("run.stand_in_lane", run.id)
+
     def let_in(self, run: RunRow) -> None:
-        """The run's lane lets it in: its deadline begins to run, and settling begins its stages."""
+        """The run's lane lets it in: a deadline that has waited for that begins, and settling begins its stages."""
         run.held = False
         if run.deadline_seconds is not None:
             run.deadline_at = self.now + timedelta(seconds=run.deadline_seconds)
@@ -671,6 +721,7 @@ class Moves:
         self._save_gates()
         self._save_dead_letters()
         self._save_runs()
+        self._save_requesters()
         self._save_words()
         insert_events(self._events)
         notices.insert(self._notices)
@@ -956,6 +1007,15 @@ class Moves:
         failed = {run_id for run_id in self._dirty_runs if self.runs[run_id].status == RunStatus.FAILED}
         context.index(sorted(failed | {letter["run_id"] for letter in self._dead_letters}))
 
+    def _save_requesters(self) -> None:
+        if self._requesters:
+            execute(
+                "UPDATE pipelines_run t SET requesters = array_append(t.requesters, r.user_id)"
+                " FROM json_to_recordset(%s::json) AS r(run_id uuid, user_id int)"
+                " WHERE t.id = r.run_id AND NOT t.requesters @> ARRAY[r.user_id]",
+                [recordset(self._requesters)],
+            )
+
     def _save_runs(self) -> None:
         dirty = [
             {
@@ -1005,6 +1065,30 @@ _THROTTLE = f"""
         AND p.kind IN ('concurrency', 'rate'))
     THEN (SELECT recourse_throttle(r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
         FROM pipelines_run r WHERE r.id = s.run_id) ELSE '{NO_THROTTLE}' END"""
+
+
+class _Part(Moves):
+    """One of several runs that are locked together. Saving hands what was decided to the moves that hold them all."""
+
+    def __init__(self, whole: Moves, run: RunRow) -> None:
+        super().__init__(whole.now, [run], whole.actor)
+        self._whole = whole
+
+    def active_attempts(self, stage_ids: Iterable[uuid.UUID]) -> list[AttemptRow]:
+        """As of a run alone; those of all the runs are locked at once, in their order, so that nobody waits in a
+        circle."""
+        wanted = set(stage_ids)
+        found = [one for one in self._whole.all_active_attempts() if one.stage_id in wanted] if wanted else []
+        active = [one for one in found if one.state in (AttemptState.DISPATCHED, AttemptState.RUNNING)]
+        self.effects.watch(active)
+        return active
+
+    def open_effects(self, run: RunRow) -> list[Row]:
+        return self._whole.open_effects(run)
+
+    def save(self) -> None:
+        self.effects.save()
+        self._whole.take_up(self)
 
 
 class Entry(NamedTuple):

@@ -157,7 +157,11 @@ class Schedule:
         fields = crons.read(self.cron)
         where = self.timezone if self.timezone == "UTC" else f"{self.timezone} time"
         policies = () if fields.real_time else (GAP_WORDS[Gap(self.gap)], OVERLAP_WORDS[Overlap(self.overlap)])
-        return "; ".join((f"{words.sentence(fields)}, {where}", *filter(None, policies)))
+        return "; ".join((f"{self.when()}, {where}", *filter(None, policies)))
+
+    def when(self) -> str:
+        """When it is due, without its zone: "At 16:15 on Monday to Friday"."""
+        return words.sentence(crons.read(self.cron))
 
     def explain(self, due: Due) -> str:
         """What made this tick, in plain words, with the change of clocks where one had its part in it. Only the instant

@@ -8,7 +8,8 @@ the filtered lists, go through `planned`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -49,6 +50,11 @@ def recordset(rows: Sequence[Mapping[str, Any]]) -> str:
     except TypeError:
         # what orjson refuses: whole numbers beyond 64 bits, keys that are no strings
         return json.dumps(rows, default=str, ensure_ascii=True)
+
+
+def in_one(ids: Iterable[uuid.UUID]) -> str:
+    """Ids as one `uuid[]` in text: a hundred thousand apart cost a second on their way."""
+    return f"{{{','.join(map(str, ids))}}}"
 
 
 def database_now() -> datetime:

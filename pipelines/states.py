@@ -164,6 +164,7 @@ REDONE: dict[str, frozenset[str]] = {
 }
 OPERATOR_PAUSE = "operator_pause"  # the reason of a pause for which nobody gave one
 TERMINAL_STAGE = frozenset({S.COMPLETED, S.FAILED, S.SKIPPED, S.CANCELLED})
+HELD_STAGE = TERMINAL_STAGE | {S.PENDING}  # in a run that its lane holds
 ACTIVE_STAGE = frozenset({S.DISPATCHED, S.RUNNING})
 CLAIMABLE_STAGE = frozenset({S.READY, S.RETRY_SCHEDULED})
 SATISFIED_STAGE = frozenset({S.COMPLETED, S.SKIPPED})

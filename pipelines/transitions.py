@@ -6,7 +6,6 @@ Another workspace's or application's run is 404, before anything else is looked 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,8 +13,7 @@ from typing import Any
 from pipelines.access import CANCEL, Actor
 from pipelines.audit import NO_OP, audited, standing
 from pipelines.errors import Refusal
-from pipelines.moves import DEADLINE_EXCEEDED, HasEnd, Moves, Owner, RunRow, StageRow
-from pipelines.sql import query
+from pipelines.moves import DEADLINE_EXCEEDED, HasEnd, Moves, Owner, RunRow
 from pipelines.states import ACTIVE_STAGE, OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
 
 
@@ -134,22 +132,16 @@ def _still_outside(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
         elif stage.state == StageState.WAITING:
             detail = f"{stage.name}: a decision was being waited for; outside work may depend on it"
             items.append(_item(stage.id, stage.attempt_number, "open_gate", detail))
-    return items + _open_effects(stages, run.id)
+    return items + _open_effects(moves, run)
 
 
-def _open_effects(stages: Mapping[uuid.UUID, StageRow], run_id: uuid.UUID) -> list[dict[str, Any]]:
+def _open_effects(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
     """What attempts of the run said they were about to do outside, and never said whether they had."""
-    rows = query(
-        "SELECT e.stage_id, a.number, e.effect_class, e.step_id, e.key, e.external_ref FROM pipelines_effect e"
-        " JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.run_id = %s AND e.state IN ('declared', 'unknown')"
-        " AND e.effect_class <> 'internal_state' ORDER BY e.declared_at, e.id",
-        [run_id],
-    )
     items = []
-    for stage_id, number, effect_class, step_id, key, external_ref in rows:
+    for stage_id, number, effect_class, step_id, key, external_ref in moves.open_effects(run):
         names = "".join(f", {name} {value}" for name, value in (("key", key), ("reference", external_ref)) if value)
         what = " ".join(filter(None, (effect_class.replace("_", " "), step_id)))
-        detail = f"{stages[stage_id].name}: nobody knows whether attempt {number} did {what}{names}"
+        detail = f"{moves.stages[stage_id].name}: nobody knows whether attempt {number} did {what}{names}"
         items.append(_item(stage_id, number, "open_effect", detail))
     return items
 

@@ -7,13 +7,13 @@ backfills (model §5). What was asked for once is never lessened by what the rul
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from approvals import gates, rules
 from approvals.rule_rows import in_force
-from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY, Requirement, Subject
+from approvals.rules import DECIDING_ROLES, DEFAULT_EXPIRY, Requirement, Rule, Subject
 from pipelines.access import FORK_PROTECTED, Actor
 from recovery import backfill_plans
 from recovery.plans import Agreement, Plan
@@ -35,6 +35,11 @@ AnyPlan = Plan | backfill_plans.Plan
 P = TypeVar("P", Plan, backfill_plans.Plan)
 
 
+def rules_for(workspace_id: uuid.UUID, kind: str) -> list[Rule]:
+    """The rules that may ask for somebody's agreement to this kind; none for kinds that no rule may name."""
+    return in_force(workspace_id, kind) if kind in gates.kinds() else []
+
+
 def needed(
     plan: AnyPlan,
     *,
@@ -45,18 +50,17 @@ def needed(
     pipeline: str,
     actor: Actor,
     frozen: Requirement | None = None,
+    known: Sequence[Rule] | None = None,
 ) -> Requirement | None:
     """Who must agree to this plan; None when nobody must.
 
     `environment` and `pipeline` are slugs, of where the operation acts; an inline run has no pipeline (blank), so only
     rules for all pipelines are about it. `frozen` is what was asked for before: it comes back unchanged unless more is
-    asked for now. `actor` is who asks; for a viewer's preview the answer is what an operator would need. One query, for
-    kinds that a rule may name; none for others.
+    asked for now. `actor` is who asks; for a viewer's preview the answer is what an operator would need. `known` are
+    the rules that `rules_for` gave, for who asks about many; without it they are read.
     """
-    found = None
-    if kind in gates.kinds():
-        subject = Subject(kind, environment, is_protected, pipeline, size_of(plan))
-        found = rules.required(in_force(workspace_id, kind), subject)
+    subject = Subject(kind, environment, is_protected, pipeline, size_of(plan))
+    found = rules.required(rules_for(workspace_id, kind) if known is None else known, subject)
     if found is None and is_protected and kind in ASKED_WHERE_PROTECTED and not actor.may(FORK_PROTECTED):
         why = f"{environment} is protected: somebody else must agree to what an operator asks for there"
         found = Requirement(DECIDING_ROLES[0], 1, DEFAULT_EXPIRY, (why,))

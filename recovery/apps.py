@@ -14,16 +14,16 @@ class RecoveryConfig(AppConfig):
         from recovery import bulk_retention, carriers, waiting
         from recovery.backfill_carrier import BackfillCarrier
         from recovery.bulk_carrier import BulkCarrier
-        from recovery.screens import backfill_lines, bulk_lines, leads, plan_lines, run_sections
+        from recovery.screens import backfill_lines, bulk_lines, leads, lines_of_many, plan_lines, run_sections
         from recovery.states import BACKFILL, BULK
 
         for kind, carrier in carriers.CARRIERS:
             gates.register([kind], carrier, end_with_run=kind in carriers.END_WITH_RUN)
         plans.told_by(gates.kinds(), plans.Teller(plan_lines.wanted, plan_lines.gist))
         gates.register([BACKFILL], BackfillCarrier())
-        plans.told_by([BACKFILL], plans.Teller(backfill_lines.wanted, backfill_lines.gist))
+        plans.told_by([BACKFILL], lines_of_many.teller(backfill_lines.lines, backfill_lines.gist))
         gates.register([BULK], BulkCarrier())
-        plans.told_by([BULK], plans.Teller(bulk_lines.wanted, bulk_lines.gist))
+        plans.told_by([BULK], lines_of_many.teller(bulk_lines.lines, bulk_lines.gist))
         blockers.also(waiting.blockers)
         run_page.with_sections(run_sections.sections)
         search.also(leads.page_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,12 +23,14 @@ class Progress:
     """How far a backfill is: what became of its ticks, and how their runs stand, counted from the rows themselves.
 
     `active` runs were let in and have not ended. `removed` runs are gone by retention. `eta_seconds` is None where
-    nobody knows how long a run takes, and while nothing goes on.
+    nobody knows how long a run takes, and while nothing goes on. `recovered` runs are those of the held ones that were
+    in before, and ended: a person reopened them, and they wait for their turn again.
     """
 
     ticks: Mapping[str, int]  # by BackfillTickState
     runs: Mapping[str, int]  # of dispatched ticks: by RunStatus, besides `held` and `removed`
     eta_seconds: float | None = None
+    recovered: int = 0
 
     @property
     def total(self) -> int:
@@ -38,6 +40,11 @@ class Progress:
     @property
     def held(self) -> int:
         return self.runs.get("held", 0)
+
+    @property
+    def never_in(self) -> int:
+        """Held runs that a cancel ends."""
+        return self.held - self.recovered
 
     @property
     def active(self) -> int:
@@ -123,7 +130,7 @@ def progress(backfill: Backfill) -> Progress:
     """Counts everything anew, in one statement."""
     rows = planned(
         """
-        SELECT t.state, r.status, r.held, count(*),
+        SELECT t.state, r.status, r.held, count(*), count(*) FILTER (WHERE r.held AND r.started_at IS NOT NULL),
             extract(epoch FROM sum(r.finished_at - r.started_at) FILTER (WHERE r.status = 'completed'))::float
         FROM recovery_backfilltick t LEFT JOIN pipelines_run r ON r.id = t.run AND t.state = 'dispatched'
         -- by plain columns, of which the planner knows that they have few values
@@ -133,20 +140,21 @@ def progress(backfill: Backfill) -> Progress:
     )
     by_state: dict[str, int] = {}
     runs: dict[str, int] = {}
-    seconds = None
-    for state, status, is_held, count, took in rows:
+    seconds, recovered = None, 0
+    for state, status, is_held, count, count_recovered, took in rows:
+        recovered += count_recovered
         by_state[state] = by_state.get(state, 0) + count
         stands = "held" if is_held else status or "removed"
         if state == BackfillTickState.DISPATCHED:
             runs[stands] = runs.get(stands, 0) + count
         if stands == RunStatus.COMPLETED and took is not None:
             seconds = took / count
-    found = Progress(by_state, runs)
+    found = Progress(by_state, runs, recovered=recovered)
     if backfill.state != BackfillState.RUNNING:
         return found
     left = found.pending + found.held + found.active
     mean = seconds if seconds is not None or not left else mean_seconds(Trigger.objects.get(id=backfill.trigger_id))
-    return Progress(by_state, runs, estimate(left, backfill.max_concurrent, mean))
+    return replace(found, eta_seconds=estimate(left, backfill.max_concurrent, mean))
 
 
 def tick_told(

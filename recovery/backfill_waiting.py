@@ -35,7 +35,7 @@ def blockers(backfill: Backfill, found: Progress, holds: Active | None) -> list[
         case BackfillState.AWAITING_APPROVAL:
             return _approval(backfill)
         case BackfillState.CANCELLED if backfill.finished_at is None:
-            cause = f"{_runs(found.held)} still to be cancelled; the next sweep goes on with it"
+            cause = f"{_runs(found.never_in)} still to be cancelled; the next sweep goes on with it"
             return [Blocker(ENGINE, cause, database_now())]
         case state if state in TERMINAL_BACKFILL:
             return []

@@ -354,19 +354,24 @@ def end(backfill: Backfill, action: str) -> None:
 
 def cancel_held(backfill_id: uuid.UUID) -> int:
     """Ends the next held runs of a cancelled backfill and gives their ticks back; says how many. When none is left the
-    backfill is finished."""
+    backfill is finished, and its lane open again.
+
+    Runs that people recovered are not its own to end: those that have begun, and forks, go on to wait for their turn.
+    """
     with transaction.atomic():
         backfill = lock(backfill_id)
         if backfill is None or backfill.state != BackfillState.CANCELLED or backfill.finished_at is not None:
             return 0
         held = query(
             "SELECT r.id, r.tick_at FROM pipelines_run r WHERE r.lane_id = %s AND r.held"
+            " AND r.started_at IS NULL AND r.recovered_from_id IS NULL"
             " AND r.status NOT IN ('completed', 'failed', 'cancelled') ORDER BY r.lane_rank, r.id LIMIT %s::int",
             [backfill_id, CANCEL_BATCH],
         )
         if not held:
             backfill.finished_at = database_now()
             update(backfill)
+            lanes.set_lane(backfill.id, is_open=True)
             return 0
         ats = [at for _, at in held]
         # the ledger's rows before the runs, as whoever claims ticks takes them
@@ -376,7 +381,7 @@ def cancel_held(backfill_id: uuid.UUID) -> int:
         )
         by = backfill.cancelled_by.get_username() if backfill.cancelled_by else ""
         moves = Moves.lock([run_id for run_id, _ in held], actor=by)
-        ending = [run for run in moves.runs.values() if run.held and not run.is_terminal]
+        ending = [run for run in moves.runs.values() if run.held and run.started_at is None and not run.is_terminal]
         for run in ending:
             moves.end_run(run, RunStatus.CANCELLED, reason=backfill.cancel_reason or "its backfill was cancelled")
         moves.save()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from django.db.models import QuerySet
@@ -21,8 +22,8 @@ from pipelines.errors import Refusal
 from pipelines.filters import PAGING, RunFilter
 from pipelines.list_filters import DeadLetterFilter
 from pipelines.models import DeadLetter, Environment
-from pipelines.sql import execute, planned, query
-from pipelines.states import OPEN_DEAD_LETTER
+from pipelines.sql import database_now, execute, in_one, planned, query
+from pipelines.states import OPEN_DEAD_LETTER, DeadLetterReason, RunStatus
 from recovery.models import BulkOperation
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY, digest_of
 from recovery.states import OperationKind
@@ -83,7 +84,8 @@ def chosen_in(selection: Selection) -> dict[str, Any]:
         told = {name: _told(value) for name, value in asdict(selection.runs).items() if value and name != "wide"}
         return {"how": "filter", "of": "runs", "filter": told}
     if selection.letters is not None:
-        told = {name: list(values) for name, values in selection.letters.items() if any(values) and name not in PAGING}
+        given = {name: [text for text in values if text.strip()] for name, values in selection.letters.items()}
+        told = {name: values for name, values in given.items() if values and name not in PAGING}
         return {"how": "filter", "of": "dead_letters", "filter": told}
     what, ids = ("stages", selection.stage_ids) if selection.stage_ids else ("targets", selection.ids)
     return {"how": "ids", "of": what, "count": len(dict.fromkeys(ids))}
@@ -109,7 +111,7 @@ def check_selection(wish: Wish) -> None:
             raise _wrong("filter", "nothing is chosen: name what is to be acted on, or a filter that narrows the list")
         case [only] if only not in takes:
             raise _wrong("filter", f"{wish.kind} does not act on these")
-        case ["runs" | "letters"] if not chosen_in(wish.selection)["filter"]:
+        case ["runs" | "letters"] if not _narrows(chosen_in(wish.selection)):
             raise _wrong("filter", "an empty filter would take everything: narrow it by something")
         case ["letters"]:
             _letters(DeadLetter.objects.none(), wish.selection.letters or {})  # before anything of it is kept
@@ -117,6 +119,28 @@ def check_selection(wish: Wish) -> None:
             return
         case _:
             raise _wrong("filter", "choose by ids or by a filter, not by both")
+
+
+def _narrows(chosen: Mapping[str, Any]) -> bool:
+    """Whether the filter leaves anything out: every word of a closed set is as good as none, and so is a future end."""
+    all_words = _EVERY[chosen["of"]]
+    for name, values in chosen["filter"].items():
+        if name in all_words:
+            narrows = not all_words[name] <= set(values)
+        elif name == "created_before":
+            narrows = datetime.fromisoformat(values) < database_now()
+        else:
+            narrows = True
+        if narrows:
+            return True
+    return False
+
+
+# by list: the filters over closed sets, with all that a target of it may be
+_EVERY: Mapping[str, Mapping[str, frozenset[str]]] = {
+    "runs": {"status": frozenset(RunStatus.values)},
+    "dead_letters": {"status": frozenset(OPEN_DEAD_LETTER), "reason": frozenset(DeadLetterReason.values)},
+}
 
 
 def freeze(bulk: BulkOperation, selection: Selection, *, actor: Actor) -> None:
@@ -144,7 +168,7 @@ def refreeze(bulk: BulkOperation) -> None:
     """The same runs, with where a rerun starts in each found anew, as its choices say by now."""
     rows = query("SELECT run FROM recovery_bulkitem WHERE bulk_id = %s ORDER BY position", [bulk.id])
     execute("DELETE FROM recovery_bulkitem WHERE bulk_id = %s", [bulk.id])
-    bulk.total = _freeze_runs(bulk, OperationKind(bulk.kind), _in_one(rows))
+    bulk.total = _freeze_runs(bulk, OperationKind(bulk.kind), in_one(run_id for (run_id,) in rows))
     bulk.chosen = {**bulk.chosen, "targets": targets_digest(bulk.id)}
 
 
@@ -173,11 +197,7 @@ def _runs(selection: Selection, actor: Actor) -> str:
     )
     if len(rows) != len(wanted):
         raise Refusal("not_found", "not all of these runs are there; nothing was done")
-    return _in_one(rows)
-
-
-def _in_one(rows: Sequence[tuple[uuid.UUID]]) -> str:
-    return f"{{{','.join(str(run_id) for (run_id,) in rows)}}}"
+    return in_one(run_id for (run_id,) in rows)
 
 
 _WHOLE_RUN = "SELECT %s, t.n, t.id, NULL::uuid, 'pending', '', NULL::timestamptz FROM {runs}"
@@ -189,6 +209,11 @@ _OF_STAGE = """
         CASE WHEN s.id IS NULL THEN recourse_now() END
     FROM {runs} LEFT JOIN {stages} s ON {matches}
 """
+# run by run, by the index of their stages: a join would read every stage that there is
+_FAILED = """LATERAL (
+    SELECT f.id, f.position FROM pipelines_stage f WHERE f.run_id = t.id AND f.state = 'failed'
+    ORDER BY f.position OFFSET 0
+)"""
 _FIRST_FAILED = """(
     SELECT DISTINCT ON (f.run_id) f.id, f.run_id, f.position FROM pipelines_stage f
     WHERE f.run_id = ANY(%s::uuid[]) AND f.state = 'failed' ORDER BY f.run_id, f.position
@@ -199,7 +224,7 @@ def _freeze_runs(bulk: BulkOperation, kind: OperationKind, runs: str) -> int:
     start = bulk.choices.get("from")
     template, stages, matches, more = _WHOLE_RUN, "", "", []
     if kind in OF_STAGES:
-        template, stages, matches = _OF_STAGE, "pipelines_stage", "s.run_id = t.id AND s.state = 'failed'"
+        template, stages, matches = _OF_STAGE, _FAILED, "true"
     elif kind == OperationKind.RERUN and start == FAILED_STAGE:
         template, stages, matches, more = _OF_STAGE, _FIRST_FAILED, "s.run_id = t.id", [runs]
     elif kind == OperationKind.RERUN and start != CHECKPOINT:
@@ -292,8 +317,11 @@ def read_choices(kind: OperationKind, given: Mapping[str, Any], *, actor: Actor)
     choices = {**known, **told}
     if "scope" in known and choices["scope"] not in (STAGE_ONLY, AND_DOWNSTREAM):
         raise _wrong("scope", f"must be {STAGE_ONLY} or {AND_DOWNSTREAM}")
-    if choices.get("until") is not None:
-        choices["until"] = choices["until"] if isinstance(choices["until"], str) else choices["until"].isoformat()
+    if (until := choices.get("until")) is not None:
+        until = datetime.fromisoformat(until) if isinstance(until, str) else until
+        if until <= database_now():
+            raise _wrong("until", "must lie ahead")
+        choices["until"] = until.isoformat()
     environment = choices.get("environment")
     if (
         environment is not None

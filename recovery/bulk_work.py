@@ -1,12 +1,12 @@
 """The work on bulks that were let go on: their targets are dealt with at their rate, and what holds or ends them.
 
-Each target is dealt with in one transaction together with its row (`bulk_acts.py`): whatever dies when, it is either
-still pending, or was dealt with once (F162). Any number of processes may work on one bulk: a short transaction on the
-bulk's own row hands out how many targets are due by now, and each takes the next that nobody else has. Its rate is kept
-by `next_at`, which every target handed out moves on; what was not used for more than a second is not made up for, so a
-bulk that stood still does not burst. Serves F41, F53, F64, F152, F153, F162, F165, F167, ADR 0075.
+Each target's change commits together with its row (`bulk_acts.py`): whatever dies when, it is either still pending, or
+was dealt with once (F162). Any number of processes may work on one bulk: a short transaction on the bulk's own row
+hands out how many targets are due by now, and each takes the next that nobody else has. Its rate is kept by `next_at`,
+which every target handed out moves on; what was not used for more than a second is not made up for, so a bulk that
+stood still does not burst. Serves F41, F53, F64, F152, F153, F162, F165, F167, ADR 0075.
 
-Limits: a target that was taken before a pause, a halt or an abort is still dealt with.
+Limits: targets that were taken before a pause, a halt or an abort, up to `bulk_acts.TOGETHER`, are still dealt with.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pipelines.access import Actor
 from pipelines.moves import IllegalMove
 from pipelines.sql import database_now, execute, query
 from recovery import bulk_acts, bulk_progress, bulk_verify
+from recovery.bulk_outcomes import Held
 from recovery.models import BulkOperation
 from recovery.states import BULK_MOVES, BulkState
 
@@ -74,18 +75,18 @@ def step(bulk_id: uuid.UUID) -> int:
     its canary, its stop rule, a blackout or its end says so."""
     due = hand_out(bulk_id)
     done, looked = 0, time.monotonic()
-    for _ in range(due):
+    while done < due:
         if time.monotonic() - looked > LOOK_SECONDS:
             settle(bulk_id)
             looked = time.monotonic()
         try:
-            found = bulk_acts.act_on_next(bulk_id)
-        except bulk_acts.Held as held:
+            dealt_with = bulk_acts.act_on_next(bulk_id, due - done)
+        except Held as held:
             _hold(bulk_id, held.sentence)
             break
-        if not found:
+        if not dealt_with:
             break
-        done += 1
+        done += dealt_with
     else:
         if done:
             _held_no_longer(bulk_id)

@@ -44,6 +44,7 @@ from recovery.transitions import VERBS
 __all__ = [
     "FASTEST",
     "KINDS",
+    "MOST_DRAFTS",
     "Answer",
     "BulkItemLine",
     "BulkPlan",
@@ -68,6 +69,8 @@ __all__ = [
 ]
 
 FASTEST = 1_000  # targets a second
+MOST_DRAFTS = 20  # of one person in a workspace that wait to be started
+DRAFTS_LOCK = 0x44524654  # what the advisory locks of people who make drafts are called
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +99,13 @@ def draft(wish: Wish, *, actor: Actor, key: str = "") -> BulkOperation:
     """A bulk whose targets are frozen, and of which nothing is done before it is started; an hour later it is gone.
 
     The same key for the same request answers with the first one's. Refused: what `bulk_targets` refuses, a verb that
-    the actor may not do (`permission_denied`), a key that was used otherwise (`recovery_idempotency_conflict`).
+    the actor may not do (`permission_denied`), a key that was used otherwise (`recovery_idempotency_conflict`), more
+    than `MOST_DRAFTS` of one person that wait (`rate_limited`).
     """
     with _asking(wish, actor, "bulk.draft") as entry:
         bulk, is_new = _drafted(wish, actor, key)
+        if is_new:
+            _check_drafts(actor)
         _tell(entry, bulk, is_new=is_new)
     return bulk
 
@@ -220,6 +226,19 @@ def _earlier(actor: Actor, key: str, fingerprint: str) -> BulkOperation | None:
     if found is not None and (found.fingerprint != fingerprint or found.requested_by_id != actor.user_id):
         raise Refusal("recovery_idempotency_conflict", "this key was already used for another request")
     return found
+
+
+def _check_drafts(actor: Actor) -> None:
+    """Drafts keep their targets for an hour: only so many of one person wait at once, however many ask at a time."""
+    query("SELECT pg_advisory_xact_lock(%s, %s)", [DRAFTS_LOCK, actor.user_id])
+    ((count,),) = query(
+        "SELECT count(*) FROM recovery_bulkoperation WHERE workspace_id = %s AND requested_by_id = %s"
+        " AND state = 'draft' AND created_at > recourse_now() - make_interval(secs => %s)",
+        [actor.workspace_id, actor.user_id, bulk_work.DRAFTS_SECONDS],
+    )
+    if count > MOST_DRAFTS:
+        detail = f"{MOST_DRAFTS} drafts of yours wait already: start one of them, or wait until they are gone"
+        raise Refusal("rate_limited", detail, extra={"most": MOST_DRAFTS})
 
 
 def _start(bulk: BulkOperation, actor: Actor, plan_digest: str, entry: Entry) -> None:

@@ -142,7 +142,7 @@ def build(run_id: uuid.UUID, found: Found) -> Graph:
 
 def _origins(line: Sequence[Run]) -> dict[str, Any]:
     """What made the runs of a schedule among these."""
-    made = [one for one in line if one.trigger_id is not None]
+    made = [one for one in line if one.trigger_id is not None and one.recovered_from_id is None]
     if not made:
         return {}
     triggers = Trigger.objects.in_bulk([one.trigger_id for one in made])
@@ -153,7 +153,7 @@ def _origins(line: Sequence[Run]) -> dict[str, Any]:
 
 def _add_origin(nodes: dict[str, Node], edges: list[Edge], run: Run, found: Found, made: Iterable[Any]) -> None:
     """The trigger, tick and backfill of a run that a schedule made, before the run."""
-    trigger = found.triggers.get(run.trigger_id) if run.trigger_id else None
+    trigger = found.triggers.get(run.trigger_id) if run.trigger_id and run.recovered_from_id is None else None
     if trigger is None or run.trigger_id is None:
         return
     last = _add(nodes, _trigger_node(trigger))

@@ -54,6 +54,7 @@ def plan_fork(world: ForkWorld, asked: Asked) -> Plan:
         release_id=str(world.will_be.release_id),
         checkpoint_id=str(world.checkpoint_id or ""),
         blackout=world.source.blackout,
+        lane=world.source.lane if world.is_held else None,
     )
 
 
@@ -137,6 +138,8 @@ def _again(world: ForkWorld, name: str) -> Line:
     stage = world.will_be.stage(name) or {}
     if waiting:
         to, why = StageState.PENDING, f"once {', '.join(waiting)} {'lets' if len(waiting) == 1 else 'let'} it go on"
+    elif world.is_held:
+        to, why = StageState.PENDING, "once its lane lets the run in"
     elif (stage.get("approval") or {}).get("when") == "before":
         to, why = StageState.WAITING, "its gate opens anew"
     else:

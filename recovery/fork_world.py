@@ -92,6 +92,11 @@ class ForkWorld:
     posture: Sequence[Mapping[str, Any]] = ()
     left: HandlerState | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """The fork stands in its source's lane, and waits there for its turn (F52)."""
+        return self.source.lane is not None and self.source.lane.holds
+
 
 def read(asked: Asked, *, pinned: uuid.UUID | None = None, starts: bool = False) -> ForkWorld:
     """The world of a fork; `pinned` is the release that was reserved for it, where one was.

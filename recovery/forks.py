@@ -20,13 +20,13 @@ from django.db import InterfaceError, OperationalError, transaction
 
 from approvals import requests
 from approvals.rules import Requirement
-from pipelines import audit, context
+from pipelines import audit, context, lanes
 from pipelines.access import FORK, FORK_PROTECTED, Actor
 from pipelines.audit import DENIED, NO_OP, Entry, audited
-from pipelines.creation import Draft, Place, insert_runs, stage_row
+from pipelines.creation import Draft, Origin, Place, insert_runs, stage_row
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
-from pipelines.models import Environment, Run
+from pipelines.models import Environment, Event, Run
 from pipelines.moves import IllegalMove, Moves
 from pipelines.sql import execute, recordset
 from pipelines.states import CheckpointMoment
@@ -312,7 +312,8 @@ def check_protected(operation: Operation, *, agreed: bool) -> None:
 
 
 def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
-    """Inserts the target and lets it begin; what then stands there is what the plan says (F51)."""
+    """Inserts the target and lets it begin, or stand in its source's lane until it is its turn; what then stands there
+    is what the plan says (F51, F52)."""
     source = Run.objects.get(id=operation.run_id)
     target = operation.target
     assert target is not None  # noqa: S101 - a reserved operation has one
@@ -332,10 +333,11 @@ def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
     found = {stage.name: (stage.state.value, stage.stale) for stage in moves.stages.values()}
     if found != planned:
         raise IllegalMove(f"the {operation.kind} of run {source.id} became {found}, planned was {planned}")
+    if world.is_held and source.lane_id is not None:
+        lanes.let_in_later([source.lane_id])
 
 
 def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[str, Any]]) -> Draft:
-    deadline = source.deadline_at and (source.deadline_at - source.created_at).total_seconds()
     assert operation.target is not None  # noqa: S101 - a reserved operation has one
     return Draft(
         id=operation.target,
@@ -348,9 +350,10 @@ def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[
         keywords=source.keywords,
         words=source.name,
         trace={name: getattr(source, name) for name in ("trace_id", "traceparent", "tracestate")},
-        deadline_seconds=deadline or None,
+        deadline_seconds=_seconds_given(source),
         user_id=operation.requested_by_id,
         recovered_from=source.id,
+        origin=_origin(source, world),
         recovery={
             "type": operation.kind,
             "original_execution_id": str(source.id),
@@ -359,6 +362,21 @@ def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[
             "frozen_input": bool(operation.request.get("freeze_release")),
         },
     )
+
+
+def _origin(source: Run, world: ForkWorld) -> Origin | None:
+    """The source's place in its lane, where it stands in one."""
+    if source.lane_id is None or source.trigger_id is None or source.tick_at is None:
+        return None
+    return Origin(source.trigger_id, source.tick_at, source.lane_id, source.lane_rank, held=world.is_held)
+
+
+def _seconds_given(source: Run) -> float | None:
+    """How long the source was given, from its creation or, where its lane held it, from when it was let in."""
+    if source.deadline_at is None:
+        return source.deadline_seconds  # None too, unless it ended before it was let in
+    let_in = Event.objects.filter(run=source, kind="run.let_in").order_by("id").first()
+    return (source.deadline_at - (let_in.at if let_in else source.created_at)).total_seconds() or None
 
 
 def _stage_rows(source: Run, world: ForkWorld, plan: Plan) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from pipelines import queries
 from pipelines.access import RECOVER
-from pipelines.console.acts import Act, Step
+from pipelines.console.acts import Act, Step, short
 from pipelines.console.screens import ScreenRequest, screen
 from pipelines.errors import Refusal
 from pipelines.models import DeadLetter
@@ -93,7 +93,7 @@ def _find(request: ScreenRequest, letter_id: uuid.UUID) -> DeadLetter:
 
 def _act(letter: DeadLetter, verb: str, *, steps: Sequence[Step], **more: Any) -> Act:
     return Act(
-        title=f"{verb} the dead letter of {letter.stage.name} in {letter.run.name}",
+        title=f"{verb} the dead letter of {short(letter.stage.name)} in {short(letter.run.name)}",
         needs=RECOVER,
         steps=steps,
         button=f"{verb} it",

@@ -8,7 +8,7 @@ what is done (O27, I11).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -80,7 +80,7 @@ def planned(operation: Operation, plan: Plan | None) -> None:
     """Gives the operation its plan, and the verdict of that."""
     verdict = plan.verdict if plan else NOTHING_TO_REPEAT
     operation.plan = plan.as_json() if plan else None
-    operation.plan_digest = plan.digest if plan else ""
+    operation.plan_digest = operation.plan["plan_digest"] if operation.plan else ""
     operation.disposition = verdict.disposition
     operation.reasons = verdict.reasons_json()
 
@@ -108,6 +108,11 @@ def add(operation: Operation) -> None:
         if "operation_key_once" not in str(error):
             raise
         raise _key_taken() from error
+
+
+def add_all(operations: Sequence[Operation]) -> None:
+    """Inserts new operations whose keys nobody else can have, in one statement."""
+    Operation.objects.bulk_create(operations)
 
 
 def update(operation: Operation) -> None:
@@ -256,8 +261,14 @@ def _held_back(
 
 def record_verdict(actor: Actor, operation: Operation) -> None:
     """The audit event `execution.recovery_disposition`, also when it denies (O27)."""
+    if (told := verdict_of(actor, operation)) is not None:
+        audit.write(actor, *told)
+
+
+def verdict_of(actor: Actor, operation: Operation) -> tuple[str, Entry] | None:
+    """That event, as (action, entry), to be written by the caller; None where verdicts have none of their own."""
     if operation.kind not in JUDGED:
-        return
+        return None
     told = {
         "operation": str(operation.id),
         "kind": operation.kind,
@@ -272,7 +283,7 @@ def record_verdict(actor: Actor, operation: Operation) -> None:
         plan_digest=operation.plan_digest,
         data=told,
     )
-    _write_verdict(actor, asked, operation.disposition)
+    return _verdict(asked, operation.disposition)
 
 
 def waiting(operation: Operation) -> dict[str, Any]:
@@ -291,13 +302,13 @@ def record_denied_gate(actor: Actor, asked: Asked, refusal: Refusal) -> None:
     """The verdict's event for what a rejected gate forbids: there is no plan of it, and so no operation is kept."""
     told = {"kind": asked.kind.value, **refusal.extra}
     entry = Entry(run=asked.run_id, stage=asked.stage_id, reason=asked.reason, data=told)
-    _write_verdict(actor, entry, Disposition.RECOVERY_DENIED)
+    audit.write(actor, *_verdict(entry, Disposition.RECOVERY_DENIED))
 
 
-def _write_verdict(actor: Actor, entry: Entry, disposition: str) -> None:
+def _verdict(entry: Entry, disposition: str) -> tuple[str, Entry]:
     goes_on = disposition in GOES_ON
     entry.outcome, entry.code = (ALLOWED, "") if goes_on else (DENIED, disposition)
-    audit.write(actor, "execution.recovery_disposition", entry)
+    return "execution.recovery_disposition", entry
 
 
 def _older_fingerprint(asked: Asked) -> str:

@@ -3,8 +3,8 @@
 The plan that a dry run answers, a screen shows and an approval freezes is the object that is carried out. Its digest
 covers all of it; when the world has moved, planning again gives another digest and the verb is refused with
 `plan_changed` and the new plan. Nothing outside the plan is touched: `recovery/transitions.py` walks its lines, and
-refuses to commit when the stages then say anything else (F51). A blackout that holds is told beside the plan: it comes
-and goes by the clock.
+refuses to commit when the stages then say anything else (F51). A blackout that holds is told beside the plan, as it
+comes and goes by the clock, and so is how full the lane is to which a run comes back (F52).
 
 A verb that the state does not take has no plan: planning it is the typed refusal (model §5, last line).
 """
@@ -25,6 +25,7 @@ from approvals.rules import roles_from
 from pipelines import blackouts
 from pipelines.blackouts import Active
 from pipelines.errors import Refusal
+from pipelines.lanes import Room
 from pipelines.states import (
     CLAIMABLE_STAGE,
     COMMITTED_EFFECT,
@@ -195,6 +196,7 @@ class Plan:
     checkpoint_id: str = ""
     goes_on_outside: tuple[str, ...] = ()  # what may still happen elsewhere, whatever is done here
     blackout: Active | None = None  # what holds now; no part of what is kept, agreed to, or digested
+    lane: Room | None = None  # where the run will be held until it is its turn; as little a part of it
 
     @property
     def is_held(self) -> bool:
@@ -243,8 +245,12 @@ class Plan:
         return {**told, "plan_digest": _canonical_digest(told)} if with_digest else told
 
     def shown(self) -> dict[str, Any]:
-        """The plan with what holds it back now, as a dry run answers it and a dialog shows it."""
-        return {**self.as_json(), "blackout": self.blackout.as_json() if self.blackout else None}
+        """The plan with what holds it back now or will, as a dry run answers it and a dialog shows it."""
+        return {
+            **self.as_json(),
+            "blackout": self.blackout.as_json() if self.blackout else None,
+            "lane": self.lane.as_json() if self.lane else None,
+        }
 
 
 def make_plan(world: World, asked: Asked) -> Plan:
@@ -266,20 +272,23 @@ def plan_retry(world: World, asked: Asked) -> Plan:
     """
     stage = world.stage(asked.stage_id)
     _check_retry(world, stage, asked.reason)
-    sketch, behind = Sketch(world), world.behind(stage)
+    behind = world.behind(stage)
     again = [stage]
     if asked.choices["scope"] == AND_DOWNSTREAM:
         for follower in behind:
             _check_rewind(follower)
         again += [follower for follower in behind if follower.state in STAGE_MOVES["rewind"]]
         behind = [follower for follower in behind if follower.state not in STAGE_MOVES["rewind"]]
-    for follower in behind:
-        _step_back(sketch, follower)
-    for one in again:
-        # what waits for a dependency or a gate goes back to pending, and settling moves it on from there
-        at_once = one is stage and sketch.may_begin(stage) and not stage.has_gate_before
-        sketch.begin_epoch(one, "retry" if at_once else "rewind")
-    sketch.settle()
+
+    def walk(sketch: Sketch) -> None:
+        for follower in behind:
+            _step_back(sketch, follower)
+        for one in again:
+            # what waits for a turn, a dependency or a gate goes back to pending, and settling moves it on from there
+            at_once = one is stage and not sketch.held and sketch.may_begin(stage) and not stage.has_gate_before
+            sketch.begin_epoch(one, "retry" if at_once else "rewind")
+
+    sketch = _reopened(world, walk)
     waits = f"once {stage.name} is completed"
     told = {one.name: "made from the older result" if one.state in FINISHED else waits for one in world.behind(stage)}
     return _in_place(world, asked, sketch, again, told, closes=again, acknowledged=asked.choices["acknowledge_effects"])
@@ -309,9 +318,7 @@ def plan_skip(world: World, asked: Asked) -> Plan:
     _check_gate(stage)
     if stage.state not in STAGE_MOVES["skip"]:
         raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be skipped")
-    sketch = Sketch(world)
-    sketch.move(stage, "skip")
-    sketch.settle()
+    sketch = _reopened(world, lambda sketch: sketch.move(stage, "skip"))
     told = {one.name: f"waits for {stage.name} no longer" for one in world.behind(stage)}
     told[stage.name] = f"left out on purpose{', and its gate with it' if stage.is_gated else ''}"
     return _in_place(world, asked, sketch, [], told, closes=[stage], outside=_open_effects(world, [stage]))
@@ -462,9 +469,9 @@ class _Draft:
 class Sketch:
     """The stages of a world as moves would leave them: what `Moves` does to rows, done to copies."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, held: bool = False) -> None:
         self.drafts = {one.position: _Draft(one, one.state, one.epoch, one.stale) for one in world.stages}
-        self._held = world.held
+        self.held = held or world.held  # nothing in it begins
 
     def move(self, stage: StageFact, action: str) -> None:
         draft = self.drafts[stage.position]
@@ -484,7 +491,7 @@ class Sketch:
 
     def settle(self) -> None:
         """As `Moves.settle` does it."""
-        if self._held:
+        if self.held:
             return
         for draft in self.drafts.values():
             due = what_is_due(draft, self.drafts)
@@ -496,10 +503,27 @@ class Sketch:
             if draft.state == StageState.PENDING:
                 draft.state = StageState.WAITING if self._asks_first(draft) else StageState.READY
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether something in it is under way, or may be handed out."""
+        return any(draft.state not in {*TERMINAL_STAGE, StageState.PENDING} for draft in self.drafts.values())
+
     @staticmethod
     def _asks_first(draft: _Draft) -> bool:
         stage = draft.fact
         return stage.has_gate_before and not (stage.gate_approved and draft.epoch == stage.epoch)
+
+
+def _reopened(world: World, walk: Callable[[Sketch], None]) -> Sketch:
+    """What `walk` makes of the run; one that it reopens is held where its lane has a limit, and begins nothing."""
+    sketch = Sketch(world)
+    walk(sketch)
+    sketch.settle()
+    if world.lane is None or not world.lane.holds or not sketch.goes_on:
+        return sketch
+    sketch = Sketch(world, held=True)
+    walk(sketch)
+    return sketch
 
 
 def _in_place(
@@ -539,6 +563,7 @@ def _in_place(
         may_repeat=may_repeat(effects, again),
         verdict=judge(effects, unseen),
         goes_on_outside=tuple(outside),
+        lane=world.lane if sketch.held and not world.held else None,
     )
 
 

@@ -120,6 +120,18 @@ class BlackoutHolds(Shape):
     until = Moment(allow_null=True)
 
 
+class LaneStands(Shape):
+    """The lane in which the run will be held until it is its turn, at once where there is room and none waits before
+    it. `inside` runs are in, of at most `capacity`; counts end at 1,000."""
+
+    capacity = Whole(min_value=0, max_value=HUGE, allow_null=True)
+    is_open = Flag(help_text="false: it lets nothing in now, as its backfill is paused or being cancelled")
+    is_background = Flag(help_text="a backfill's; else its trigger's own")
+    inside = Whole(min_value=0, max_value=HUGE)
+    waiting = Whole(min_value=0, max_value=HUGE)
+    text = Text()
+
+
 class PlanView(Shape):
     """All of what a verb would do; nothing was changed. Its digest, told with the verb, holds the verb to it."""
 
@@ -147,6 +159,9 @@ class PlanView(Shape):
     plan_digest = Text()
     blackout = BlackoutHolds(
         allow_null=True, required=False, help_text="while it holds an override_reason is needed; no part of the digest"
+    )
+    lane = LaneStands(
+        allow_null=True, required=False, help_text="where the run will wait for its turn; no part of the digest"
     )
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from approvals.rules import Requirement
+from approvals.rules import Requirement, Rule
 from pipelines.access import CANCEL, RECOVER, STEER, Actor
 from pipelines.audit import NO_OP, Entry, audited, standing
 from pipelines.errors import Refusal
@@ -27,6 +27,7 @@ from recovery.models import Operation
 from recovery.operations import Done
 from recovery.plans import STAGE_ONLY, Asked, Line, Plan, check_blackout, make_plan
 from recovery.states import OperationKind, OperationState
+from recovery.world import World
 
 CarryOut = Callable[[Moves, RunRow, Asked, Plan], dict[str, Any]]
 REPEATING = frozenset({OperationKind.RETRY, OperationKind.REDRIVE})  # whoever asks for one asks for the gates behind it
@@ -135,7 +136,18 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "",
 
 def plan_in_place(asked: Asked, *, actor: Actor, frozen: Requirement | None = None) -> Plan:
     """What the verb would do now and who must agree to that when `actor` asks for it: at least as many as `frozen`."""
-    now = world.read(asked.run_id)
+    return plan_from(world.read(asked.run_id), asked, actor=actor, frozen=frozen)
+
+
+def plan_from(
+    now: World,
+    asked: Asked,
+    *,
+    actor: Actor,
+    frozen: Requirement | None = None,
+    rules: Sequence[Rule] | None = None,
+) -> Plan:
+    """The same, from a world and, where they were read for many at once, rules that the caller knows."""
     plan = make_plan(now, asked)
     if now.status in RUN_NO_OPS.get(asked.kind, ()):
         return plan  # nobody need agree to nothing
@@ -148,6 +160,7 @@ def plan_in_place(asked: Asked, *, actor: Actor, frozen: Requirement | None = No
         pipeline=now.pipeline,
         actor=actor,
         frozen=frozen,
+        known=rules,
     )
     return agreements.with_agreement(plan, needed)
 
@@ -190,9 +203,9 @@ def carry_out(verb: Verb, moves: Moves, run: RunRow, asked: Asked, plan: Plan, o
         stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages
     }
     expected |= {line.stage: (line.to, line.epoch, line.stale) for line in plan.lines}
-    operation.result = verb.carry_out(moves, run, asked, plan)
     if asked.kind in REPEATING:
         moves.asked_by(run, operation.requested_by_id)
+    operation.result = verb.carry_out(moves, run, asked, plan)
     found = {stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages}
     if found != expected:
         other = sorted(name for name in found if found[name] != expected[name])
@@ -208,6 +221,8 @@ def _retry(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any
     stage = moves.stages[_target(asked)]
     if plan.goes_through:
         moves.start_through_blackout(run)
+    if plan.lane:
+        moves.stand_in_lane(run)
     _walk(moves, run, plan, asked.reason)
     if asked.choices["input"] is not None:
         _replace_input(moves, stage, asked.choices["input"])
@@ -223,6 +238,8 @@ def _skip(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]
     stage = moves.stages[_target(asked)]
     body = json.dumps(asked.choices["output"], separators=(",", ":"))
     kept = moves.output(stage, body, attempt=None) if asked.choices["has_output"] else None
+    if plan.lane:
+        moves.stand_in_lane(run)
     moves.stage(stage, "skip", reason=asked.reason, output_id=kept)
     _close_letters(moves, run, plan, asked.reason)
     moves.settle()

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from pipelines import queries
 from pipelines.access import CANCEL, RECOVER, STEER
-from pipelines.console.acts import Act, Step
+from pipelines.console.acts import Act, Step, short
 from pipelines.console.screens import ScreenRequest, screen
 from pipelines.graph import descendants
 from pipelines.models import Run, Stage
@@ -31,7 +31,7 @@ def pause(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
     """Shows what may still finish, asks for reason and end, then pauses (P60, P61)."""
     run = queries.run_detail(request.visit.actor, run_id)
     act = Act(
-        title=f"Pause {run.name}",
+        title=f"Pause {short(run.name)}",
         needs=STEER,
         steps=[
             Step("paused", "Stops", "nothing more of this run is handed out"),
@@ -61,7 +61,7 @@ def resume(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
     """Asks for a reason, then resumes (P63)."""
     run = queries.run_detail(request.visit.actor, run_id)
     act = Act(
-        title=f"Resume {run.name}",
+        title=f"Resume {short(run.name)}",
         needs=STEER,
         steps=[Step("ready", "Goes on", "what is ready is handed out again; nothing that is done is run again")],
         button="Resume the run",
@@ -85,7 +85,7 @@ def cancel(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
     """Shows what ends and what may go on outside, asks for the reason, cancels; the run page lists what remains."""
     run = queries.run_detail(request.visit.actor, run_id)
     act = Act(
-        title=f"Cancel {run.name}",
+        title=f"Cancel {short(run.name)}",
         needs=CANCEL,
         steps=(),
         warning="A cancelled run stays so. Cancel stops our work; it cannot undo or stop what already began outside.",
@@ -113,10 +113,10 @@ def retry(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
     """Shows what is kept and what runs again, asks for scope, input and checks, then retries (P65–P68, P86–P88)."""
     stage = queries.stage_detail(request.visit.actor, stage_id)
     act = Act(
-        title=f"Retry {stage.name} of {stage.run.name}",
+        title=f"Retry {short(stage.name)} of {short(stage.run.name)}",
         needs=RECOVER,
         steps=[Step("superseded", "Not erased", "earlier attempts, outputs and decisions stay readable")],
-        button=f"Retry {stage.name}",
+        button=f"Retry {short(stage.name)}",
         back=_stage_page(stage),
         reason_required=stage.state != "failed",
         facts=histories.facts(stage),
@@ -149,11 +149,11 @@ def skip(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
     """Shows what goes on without the stage, asks for the reason and perhaps an output, then skips (P69–P71)."""
     stage = queries.stage_detail(request.visit.actor, stage_id)
     act = Act(
-        title=f"Skip {stage.name} of {stage.run.name}",
+        title=f"Skip {short(stage.name)} of {short(stage.run.name)}",
         needs=RECOVER,
         steps=(),
         warning="Skip only when the process can do without this result.",
-        button=f"Skip {stage.name}",
+        button=f"Skip {short(stage.name)}",
         back=_stage_page(stage),
         reason_required=True,
         facts=histories.facts(stage),

@@ -9,16 +9,18 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from pipelines import blackouts
+from pipelines import blackouts, lanes
 from pipelines.blackouts import Active
 from pipelines.errors import Refusal
 from pipelines.graph import descendants
+from pipelines.lanes import Room
 from pipelines.moves import HasEnd
 from pipelines.signing import Envelope
 from pipelines.sql import query
-from pipelines.states import DeadLetterState, RunStatus, StageState
+from pipelines.states import TERMINAL_RUN, DeadLetterState, RunStatus, StageState
 from recovery import sealing
 from recovery.dispositions import EffectFact
 
@@ -90,6 +92,7 @@ class World(HasEnd):
     release_id: uuid.UUID | None = None
     paused: bool = False
     held: bool = False  # its lane has not let it in: nothing begins
+    lane: Room | None = None  # of a run that has ended: the lane to which it, or a fork of it, comes back
     deadline_at: datetime | None = None
     failure_code: str = ""
     attempts: tuple[AttemptFact, ...] = ()
@@ -117,36 +120,52 @@ class World(HasEnd):
 def read(run_id: uuid.UUID) -> World:
     """The world of a run. Exact under its lock; without it a moving run may be met between two moves, and what is
     planned from that has another digest."""
-    found = query(
-        "SELECT r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
-        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.environment_id, r.trigger_id FROM pipelines_run r"
-        " JOIN pipelines_environment e ON e.id = r.environment_id"
-        " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = %s",
-        [run_id],
-    )
+    found = read_many([run_id])
     if not found:
         raise Refusal("not_found", "there is no such run")
-    status, now, workspace_id, environment, protected, release_id, paused, held, deadline_at, *rest = found[0]
-    failure_code, slug, *place = rest
-    return World(
-        run_id=run_id,
-        status=RunStatus(status),
-        now=now,
-        stages=_stages(run_id),
-        workspace_id=workspace_id,
-        environment=environment,
-        is_protected=protected,
-        pipeline=slug,
-        release_id=release_id,
-        paused=paused,
-        held=held,
-        deadline_at=deadline_at,
-        failure_code=failure_code,
-        attempts=_attempts(run_id),
-        letters=_letters(run_id),
-        effects=effects(run_id, workspace_id),
-        blackout=blackouts.active(workspace_id, *place),
+    return found[run_id]
+
+
+def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
+    """The same of several runs, by run, in as many statements as of one; those that are not there are not in it."""
+    wanted = list(run_ids)
+    rows = query(
+        "SELECT r.id, r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
+        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.lane_id, r.environment_id, r.trigger_id"
+        " FROM pipelines_run r JOIN pipelines_environment e ON e.id = r.environment_id"
+        " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = ANY(%s)",
+        [wanted],
     )
+    stages, attempts, letters = _stages(wanted), _attempts(wanted), _letters(wanted)
+    happened: dict[uuid.UUID, tuple[EffectFact, ...]] = {}
+    for workspace in {row[3] for row in rows}:
+        happened |= effects_of_runs([row[0] for row in rows if row[3] == workspace], workspace)
+    # what is asked of a place or a lane is asked once for all that are there
+    active, room_of = cache(blackouts.active), cache(lanes.room_of)
+    found = {}
+    for run_id, status, now, workspace_id, environment, protected, release_id, paused, held, *rest in rows:
+        deadline_at, failure_code, slug, lane_id, *place = rest
+        found[run_id] = World(
+            run_id=run_id,
+            status=RunStatus(status),
+            now=now,
+            stages=tuple(stages.get(run_id, ())),
+            workspace_id=workspace_id,
+            environment=environment,
+            is_protected=protected,
+            pipeline=slug,
+            release_id=release_id,
+            paused=paused,
+            held=held,
+            lane=room_of(lane_id) if lane_id is not None and status in TERMINAL_RUN else None,
+            deadline_at=deadline_at,
+            failure_code=failure_code,
+            attempts=tuple(attempts.get(run_id, ())),
+            letters=tuple(letters.get(run_id, ())),
+            effects=happened.get(run_id, ()),
+            blackout=active(workspace_id, *place),
+        )
+    return found
 
 
 def effects(run_id: uuid.UUID, workspace_id: uuid.UUID) -> tuple[EffectFact, ...]:
@@ -212,9 +231,9 @@ def _by_effect(sql: str, effect_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[Se
     return found
 
 
-def _stages(run_id: uuid.UUID) -> tuple[StageFact, ...]:
+def _stages(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[StageFact]]:
     rows = query(
-        "SELECT s.id, s.position, s.name, s.state, s.depends_on, s.run_next_if_failed, s.effect_mode,"
+        "SELECT s.run_id, s.id, s.position, s.name, s.state, s.depends_on, s.run_next_if_failed, s.effect_mode,"
         " s.effect_protocol, coalesce(s.approval->>'when' = 'before', false), s.epoch, s.attempt_number,"
         " s.output_digest, s.stale,"
         " coalesce((SELECT g.moment FROM pipelines_gate g WHERE g.stage_id = s.id AND g.state = 'open'), ''),"
@@ -223,29 +242,36 @@ def _stages(run_id: uuid.UUID) -> tuple[StageFact, ...]:
         " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
         " AND g.state = 'approved' AND g.moment = 'before'),"
         " coalesce(s.approval->>'when' = 'after', false)"
-        " FROM pipelines_stage s WHERE s.run_id = %s ORDER BY s.position",
-        [run_id],
+        " FROM pipelines_stage s WHERE s.run_id = ANY(%s) ORDER BY s.run_id, s.position",
+        [run_ids],
     )
-    return tuple(
-        StageFact(stage_id, position, name, StageState(state), tuple(depends_on), *rest)
-        for stage_id, position, name, state, depends_on, *rest in rows
-    )
+    found: dict[uuid.UUID, list[StageFact]] = {}
+    for run_id, stage_id, position, name, state, depends_on, *rest in rows:
+        fact = StageFact(stage_id, position, name, StageState(state), tuple(depends_on), *rest)
+        found.setdefault(run_id, []).append(fact)
+    return found
 
 
-def _attempts(run_id: uuid.UUID) -> tuple[AttemptFact, ...]:
+def _attempts(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[AttemptFact]]:
     rows = query(
-        "SELECT a.stage_id, a.number, a.state, a.worker FROM pipelines_attempt a"
+        "SELECT s.run_id, a.stage_id, a.number, a.state, a.worker FROM pipelines_attempt a"
         " JOIN pipelines_stage s ON s.id = a.stage_id"
-        " WHERE s.run_id = %s AND a.state IN ('dispatched', 'running') ORDER BY s.position",
-        [run_id],
+        " WHERE s.run_id = ANY(%s) AND a.state IN ('dispatched', 'running') ORDER BY s.run_id, s.position",
+        [run_ids],
     )
-    return tuple(AttemptFact(*row) for row in rows)
+    found: dict[uuid.UUID, list[AttemptFact]] = {}
+    for run_id, *rest in rows:
+        found.setdefault(run_id, []).append(AttemptFact(*rest))
+    return found
 
 
-def _letters(run_id: uuid.UUID) -> tuple[LetterFact, ...]:
+def _letters(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[LetterFact]]:
     rows = query(
-        "SELECT d.id, d.stage_id, d.state FROM pipelines_deadletter d"
-        " JOIN pipelines_stage s ON s.id = d.stage_id WHERE s.run_id = %s ORDER BY d.opened_at, d.id",
-        [run_id],
+        "SELECT s.run_id, d.id, d.stage_id, d.state FROM pipelines_deadletter d"
+        " JOIN pipelines_stage s ON s.id = d.stage_id WHERE s.run_id = ANY(%s) ORDER BY s.run_id, d.opened_at, d.id",
+        [run_ids],
     )
-    return tuple(LetterFact(letter_id, stage_id, DeadLetterState(state)) for letter_id, stage_id, state in rows)
+    found: dict[uuid.UUID, list[LetterFact]] = {}
+    for run_id, letter_id, stage_id, state in rows:
+        found.setdefault(run_id, []).append(LetterFact(letter_id, stage_id, DeadLetterState(state)))
+    return found

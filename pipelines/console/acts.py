@@ -16,6 +16,7 @@ from pipelines.console.screens import LONGEST_REASON, ScreenRequest, go_on, reco
 from pipelines.errors import Refusal
 
 NAMED = 8  # of many names in one line
+LONGEST_NAME = 60  # characters of a name in a title or on a button
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,11 @@ def listed(names: Sequence[str], most: int = NAMED) -> str:
     """Names in one line; of many the first, and how many more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def short(name: str, most: int = LONGEST_NAME) -> str:
+    """A name as titles and buttons hold it, however long it is."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def stages_in_words(count: int) -> str:

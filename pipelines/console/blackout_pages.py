@@ -81,9 +81,9 @@ def when(blackout: Blackout) -> str:
         dates = sorted(blackout.dates)
         more = f" and {len(dates) - FIRST} more" if len(dates) > FIRST else ""
         return f"{', '.join(f'{one:%Y-%m-%d}' for one in dates[:FIRST])}{more}, whole days, {zone}"
-    start = f"from {blackout.starts_at:{TIME}} UTC" if blackout.starts_at else "until now and"
-    end = f"to {blackout.ends_at:{TIME}} UTC" if blackout.ends_at else "until it is lifted"
-    return f"{start} {end}"
+    start = f"from {blackout.starts_at:{TIME}} UTC " if blackout.starts_at else ""
+    end = f"{'to' if start else 'until'} {blackout.ends_at:{TIME}} UTC" if blackout.ends_at else "until it is lifted"
+    return start + end
 
 
 def _days(numbers: Sequence[int]) -> str:

@@ -38,6 +38,7 @@ SENTENCES: dict[str, str] = {
     "run.fork": "{who} made the run out of an earlier one",
     "run.pause": "{who} paused the run",
     "run.resume": "{who} resumed the run",
+    "run.stand_in_lane": "The run stands in its lane again and is held until it is its turn",
     "run.let_in": "It is the run's turn: it is held back no longer",
     "run.cancel": "{who} cancelled the run",
     "run.reconciliation_list": "What may still go on outside was listed: {count}",

@@ -67,6 +67,11 @@ class Row:
     context: list[tuple[str, str]]
 
     @property
+    def needs_mark(self) -> bool:
+        """Whether nothing else in the line tells the run from others of its name: a fork has its source's context."""
+        return bool(self.key or self.run.tick_at or self.run.recovered_from_id or not self.context)
+
+    @property
     def digest(self) -> bytes:
         told = repr((self.run.status, self.run.updated_at, self.run.held, self.glance, self.key, self.context))
         return sha256(told.encode()).digest()[:DIGEST_BYTES]
@@ -186,7 +191,7 @@ def _glance(run: Run, row: tuple[Any, ...], end: str) -> Glance:
     elif state == StageState.FAILED:
         why = trouble
     elif state == StageState.WAITING:
-        why, since, due = "a decision is asked for", opened_at, expires_at
+        why, since, due = "a decision is awaited", opened_at, expires_at
     elif state == StageState.RETRY_SCHEDULED:
         why, due = f"retry {retries} after {trouble}", available_at
     elif state == StageState.DISPATCHED:

@@ -15,7 +15,7 @@ from django.db.models.functions import Left, Length
 from pipelines import queries
 from pipelines.access import Actor
 from pipelines.blockers import NO_WORKER, NOBODY, PERSON, Blocker
-from pipelines.console import checkpoint_pages, drawing, offers
+from pipelines.console import checkpoint_pages, drawing, faults, offers
 from pipelines.console.events import MINOR, Told, tell
 from pipelines.console.folding import fold_attempts, fold_rows, mood_of
 from pipelines.console.offers import Offer
@@ -36,7 +36,7 @@ from pipelines.models import (
 from pipelines.queries import PolicyView
 from pipelines.retries import recompute
 from pipelines.sql import database_now, planned
-from pipelines.states import ACTIVE_ATTEMPT, OPEN_DEAD_LETTER, TERMINAL_RUN, GateState, RunStatus, StageState
+from pipelines.states import ACTIVE_ATTEMPT, TERMINAL_RUN, GateState, RunStatus, StageState
 from pipelines.transitions import reconciliation_list
 
 EVENTS_SHOWN = 12
@@ -201,6 +201,7 @@ class RunLook:
     lanes: int
     undrawn: bool
     chosen: Chosen
+    fault: faults.Fault | None
     offers: Sequence[Offer]
     holds: Sequence[Hold]
     followers: Sequence[Blocker]
@@ -224,19 +225,26 @@ class RunLook:
     @property
     def headline(self) -> str:
         """The state in words, with the stage that it stands at."""
-        word = RunStatus(self.run.status).value.capitalize()
-        if self.run.status in (RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.QUEUED):
-            return word
-        if self.run.failure_code == "deadline_exceeded":
-            return f"{word} at its deadline"
-        at_fault = next((stage for stage in self.stages if stage.id == self.run.failure_stage), None)
-        return f"{word} at {(at_fault or _telling(self.stages)).name}"
+        return faults.headline(self.run, _speaking(self.run, self.stages))
+
+    @property
+    def main_is_above(self) -> bool:
+        """Whether the main act stands at the head already, because what is opened is what the run stands at."""
+        main, fault = self.main_offer, self.fault
+        if main is None or fault is None:
+            return False
+        return any((one.verb, one.target) == (main.verb, main.target) for one in fault.offers)
 
     @property
     def main_offer(self) -> Offer | None:
         """The act that an operator most likely came for, of those that are possible."""
         wanted = {offer.verb: offer for offer in (*self.offers, *self.chosen.offers) if not offer.refusal}
         return next((wanted[verb] for verb in ("reconcile", "retry", "resume", "rerun") if verb in wanted), None)
+
+    @property
+    def stage_main(self) -> Offer | None:
+        """The main act where it is marked beside the stage; each is marked once."""
+        return None if self.main_is_above else self.main_offer
 
     @property
     def folded(self) -> bool:
@@ -301,6 +309,7 @@ def look(actor: Actor, run_id: uuid.UUID, wish: Wish) -> RunLook:
     order = drawing.in_order([stage.depends_on for stage in stages])
     stages_in_order = [stages[position] for position in order]
     telling = next((stage for stage in stages if stage.position == wish.stage), None) or _telling(stages)
+    speaking = _speaking(run, stages)
     rows = _rows(stages_in_order, telling, wish)
     most = max(FEWEST_DRAWN, min(MOST_DRAWN, BARS_DRAWN // len(rows)))
     tries = _tries([row[0].id for row in rows if len(row) == 1], most)
@@ -318,6 +327,8 @@ def look(actor: Actor, run_id: uuid.UUID, wish: Wish) -> RunLook:
     followers = {stage.id for stage in stages if stage.state == StageState.PENDING}
     waiting = [blocker for blocker in blockers if blocker.stage_id in followers]
     by_id = {stage.id: stage.name for stage in stages}
+    chosen = _chosen(telling, run, actor, gates[telling.id], names, wish)
+    letter = chosen.letter if speaking is telling else faults.letter_of(speaking, run)
     return RunLook(
         run=run,
         wish=wish,
@@ -331,7 +342,8 @@ def look(actor: Actor, run_id: uuid.UUID, wish: Wish) -> RunLook:
         lines=lines,
         lanes=drawing.lanes_of(knots),
         undrawn=any(len(row) == 1 and row[0].attempt_number > most for row in rows),
-        chosen=_chosen(telling, run, actor, gates[telling.id], names, wish),
+        chosen=chosen,
+        fault=faults.find(run, speaking, gates[speaking.id], letter, actor),
         offers=offers.for_run(run, actor),
         holds=fold([blocker for blocker in blockers if blocker.stage_id not in followers], stages),
         followers=waiting[:FOLLOWERS_SHOWN],
@@ -482,22 +494,24 @@ def _tries(stage_ids: Sequence[uuid.UUID], most: int) -> dict[uuid.UUID, list[dr
 
 def _pauses(run: Run) -> list[drawing.Pause]:
     """When the run was held and paused, and who paused it why."""
-    kinds = ("run.pause", "run.resume", "run.let_in")
+    kinds = ("run.pause", "run.resume", "run.stand_in_lane", "run.let_in")
     events = list(Event.objects.filter(run=run, kind__in=kinds).order_by("-id")[:PAUSES_DRAWN])[::-1]
     ended = drawing.end_of(run.status, run.finished_at)
-    found, begun = [], None
+    found, begun, held_since = [], None, run.created_at
     for event in events:
         if event.kind == "run.pause":
             begun = begun or event
+        elif event.kind == "run.stand_in_lane":
+            held_since = event.at
         elif event.kind == "run.let_in":
-            found.append(drawing.Pause("held", run.created_at, event.at, "", ""))
+            found.append(drawing.Pause("held", held_since, event.at, "", ""))
         elif begun is not None:
             found.append(drawing.Pause("paused", begun.at, event.at, begun.actor, begun.reason))
             begun = None
     if begun is not None:
         found.append(drawing.Pause("paused", begun.at, ended, begun.actor, begun.reason))
     if run.held:
-        found.append(drawing.Pause("held", run.created_at, ended, "", ""))
+        found.append(drawing.Pause("held", held_since, ended, "", ""))
     return found
 
 
@@ -553,9 +567,7 @@ def _chosen(light: Stage, run: Run, actor: Actor, gates: Sequence[Gate], names: 
         .get()
     )
     stage.run = run
-    letter = DeadLetter.objects.filter(stage=stage, state__in=sorted(OPEN_DEAD_LETTER)).first()
-    if letter is not None:
-        letter.stage, letter.run = stage, run
+    letter = faults.letter_of(stage, run)
     gate = next((gate for gate in reversed(gates) if gate.epoch == stage.epoch), None)
     denied = gate is not None and gate.state == GateState.REJECTED
     outputs = list(
@@ -572,8 +584,7 @@ def _chosen(light: Stage, run: Run, actor: Actor, gates: Sequence[Gate], names: 
         gate=gate,
         letter=letter,
         offers=offers.for_stage(stage, run, actor, denied=denied),
-        # redriving is what retrying the stage does
-        letter_offers=[one for one in offers.for_letter(letter, actor) if one.verb != "redrive"] if letter else [],
+        letter_offers=faults.of_letter(letter, actor),
         text_in=_cut(stage.text_in, stage.text_in_size, "stage-input", stage.id)
         if stage.text_in_size is not None
         else None,
@@ -666,6 +677,11 @@ def _telling(stages: Sequence[Stage]) -> Stage:
             -stage.position if stage.state in ended else stage.position,
         ),
     )
+
+
+def _speaking(run: Run, stages: Sequence[Stage]) -> Stage:
+    """The stage at which the run failed, or the one that an operator came to see."""
+    return next((stage for stage in stages if stage.id == run.failure_stage), None) or _telling(stages)
 
 
 def _told(events: Sequence[Event], names: Mapping[uuid.UUID, str]) -> list[Told]:

@@ -46,20 +46,28 @@ FRESH = {
     "spread": "0",
     "input": "{}",
 }
-WORDS: dict[str, str] = {
-    Gap.FIRST_EXISTING: "at the first time that exists after it",
-    Gap.SHIFT: "as much later as clocks went forward",
-    Gap.SKIP: "not that day",
-    Overlap.FIRST: "the first time",
-    Overlap.SECOND: "the second time",
-    Overlap.BOTH: "both times",
-    OverlapPolicy.ALLOW: "starts beside it",
-    OverlapPolicy.SKIP: "is skipped, and counts as missed",
-    OverlapPolicy.QUEUE_ONE: "waits for it, one at most",
-    OverlapPolicy.QUEUE_ALL: "waits for it, as many as come",
-    CatchUp.NONE: "stay missed until somebody backfills them",
-    CatchUp.LATEST: "the latest one runs",
-    CatchUp.ALL: "the newest run, as many as below",
+WORDS: dict[str, dict[str, str]] = {  # by setting: a choice of one may be called as one of another
+    "gap": {
+        Gap.FIRST_EXISTING: "at the first time that exists after it",
+        Gap.SHIFT: "as much later as clocks went forward",
+        Gap.SKIP: "not that day",
+    },
+    "overlap": {
+        Overlap.FIRST: "the first time",
+        Overlap.SECOND: "the second time",
+        Overlap.BOTH: "both times",
+    },
+    "overlap_policy": {
+        OverlapPolicy.ALLOW: "starts beside it",
+        OverlapPolicy.SKIP: "is skipped, and counts as missed",
+        OverlapPolicy.QUEUE_ONE: "waits for it, one at most",
+        OverlapPolicy.QUEUE_ALL: "waits for it, as many as come",
+    },
+    "catch_up": {
+        CatchUp.NONE: "stay missed until somebody backfills them",
+        CatchUp.LATEST: "the latest one runs",
+        CatchUp.ALL: "the newest run, as many as below",
+    },
 }
 
 
@@ -189,12 +197,7 @@ def _form(
         "errors": dict(refusal.errors or {}) if refusal else {},
         "preview": _preview(given),
         "choices": _choices(actor.workspace_id) if trigger is None else {},
-        "options": {
-            "gap": _options(Gap.values),
-            "overlap": _options(Overlap.values),
-            "overlap_policy": _options(OverlapPolicy.values),
-            "catch_up": _options(CatchUp.values),
-        },
+        "options": {name: list(words.items()) for name, words in WORDS.items()},
         "names": NAMES,
         "back": _address(trigger) if trigger else reverse("console:triggers"),
         "tab": "triggers",
@@ -275,10 +278,6 @@ def _choices(workspace_id: uuid.UUID) -> dict[str, list[str]]:
         "environment": list(environments.values_list("slug", flat=True)[:MOST]),
         "application": list(applications.values_list("name", flat=True)[:MOST]),
     }
-
-
-def _options(values: list[str]) -> list[tuple[str, str]]:
-    return [(value, WORDS[value]) for value in values]
 
 
 def _said(done: Trigger, before: Trigger | None) -> str:

@@ -5,6 +5,7 @@ What is changed here goes through `pipelines.triggers`, which checks the right a
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from hashlib import sha256
@@ -29,6 +30,22 @@ from pipelines.trigger_queries import BY_INSTANT, Standing
 VERSIONS = 20  # of its history
 CHOICES = 20  # of a filter
 LONGEST_TOLD = 60  # of a setting in a line of history
+BEFORE_IT = 20  # of what is the same before the first difference of two long texts
+# as its facts call them; any other is called as on the wire
+CALLED = {
+    "timezone": "Time zone",
+    "gap": "A time left out",
+    "overlap": "A time twice",
+    "overlap_policy": "While one is unfinished, a tick",
+    "catch_up": "Late ticks",
+    "catch_up_limit": "At most so many late ticks",
+    "start_within": "Late after",
+    "spread": "Spread over",
+    "deadline_seconds": "Deadline of its runs",
+    "starts_at": "No ticks before",
+    "ends_at": "No ticks after",
+}
+SECONDS = ("start_within", "spread", "deadline_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,11 @@ class Line:
         return state(self.trigger, self.standing)
 
     @property
+    def when(self) -> str:
+        """The sentence without its zone, which a list says beside it, so that no cut takes it away."""
+        return self.schedule.when()
+
+    @property
     def next(self) -> Due | None:
         return next(iter(self.standing.next_ticks), None) if self.trigger.enabled else None
 
@@ -54,7 +76,7 @@ class Change:
     """One entry of a trigger's history; `told` says what it set otherwise than the one before."""
 
     version: TriggerVersion
-    told: list[tuple[str, str, str]]  # (setting, before, after)
+    told: list[tuple[str, str, str]]  # (setting as the page calls it, before, after)
 
 
 @require_safe
@@ -101,7 +123,7 @@ def trigger_page(request: ScreenRequest, trigger_id: uuid.UUID) -> HttpResponse:
         "reasons": [reason for reason in SkipReason.values if reason != SkipReason.EXISTING],
         "changes": history(trigger),
         "offers": offers(trigger, actor),
-        "words": {name: WORDS[getattr(trigger, name)] for name in ("gap", "overlap", "overlap_policy", "catch_up")},
+        "words": {name: words[getattr(trigger, name)] for name, words in WORDS.items()},
         "unready": unready,
         "lacking": lacking,
         "tab": "triggers",
@@ -184,17 +206,33 @@ def history(trigger: Trigger) -> list[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
     names = [*before, *(name for name in after if name not in before)]
     return [
-        (name, _told(before.get(name)), _told(after.get(name))) for name in names if before.get(name) != after.get(name)
+        (CALLED.get(name, name), *_cut(_told(name, before.get(name)), _told(name, after.get(name))))
+        for name in names
+        if before.get(name) != after.get(name)
     ]
 
 
-def _told(value: Any) -> str:
+def _told(name: str, value: Any) -> str:
     if value is None or value == "":
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
-    text = str(value)
-    return text if len(text) <= LONGEST_TOLD else f"{text[:LONGEST_TOLD]}…"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value} s" if name in SECONDS else WORDS.get(name, {}).get(str(value), str(value))
+
+
+def _cut(before: str, after: str) -> tuple[str, str]:
+    """Two texts as far as a line bears them, from shortly before the place where they differ."""
+    start = 0
+    if len(before) > LONGEST_TOLD or len(after) > LONGEST_TOLD:
+        differ = (place for place, (one, other) in enumerate(zip(before, after, strict=False)) if one != other)
+        start = max(0, next(differ, min(len(before), len(after))) - BEFORE_IT)
+    first, second = (
+        f"{'…' if start else ''}{text[start : start + LONGEST_TOLD]}{'…' if len(text) > start + LONGEST_TOLD else ''}"
+        for text in (before, after)
+    )
+    return first, second
 
 
 def _choices(actor: Actor) -> dict[str, list[str]]:

@@ -23,7 +23,9 @@ register = template.Library()
 
 PIPS = 6
 RUN_PARTS = ("runs", "stages", "attempts", "effects")  # addresses below the run list's that are of runs
+WHOLE = ("workspace", "page_size", "seen", "top")  # of an address: what leaves out nothing of a list
 WITHIN = {  # addresses beside a section's own that belong to it
+    "console:audit": ("console:signing-keys",),
     "console:triggers": ("console:backfills", "console:blackouts"),
     "console:operations": ("console:bulk-list",),
 }
@@ -258,6 +260,12 @@ def without(params: QueryDict, *names: str) -> str:
     for name in ("cursor", "seen", "top", *names):
         changed.pop(name, None)
     return f"?{changed.urlencode()}" if changed.urlencode() else "."
+
+
+@register.filter
+def narrows(params: QueryDict) -> bool:
+    """Whether the address asks for less than the whole list: a workspace's name is no filter, nor is a blank one."""
+    return any(value for name, values in params.lists() if name not in WHOLE for value in values)
 
 
 @register.simple_tag

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from pipelines.models import Run
 
 register = template.Library()
 
@@ -33,6 +38,24 @@ def counted_without(groups: Mapping[str, Any]) -> list[str]:
 def tail(run_id: uuid.UUID) -> str:
     """The end of an id, where those of the same minute differ."""
     return f"…{str(run_id)[-6:]}"
+
+
+@register.simple_tag
+def run_mark(run: Run, key: str, most: int = 48) -> SafeString:
+    """What tells a run from others of its name: its key, else the tick that it was made for, else the end of its id."""
+    if key:
+        told = key if len(key) <= most else f"{key[: most - 1]}…"
+        return format_html('<span class="mono key" title="{}">{}</span>', key, told)
+    if run.tick_at is not None:
+        moment = run.tick_at.astimezone(UTC)
+        title = f"Made for the tick of {moment:%Y-%m-%d %H:%M:%S} UTC"
+        return format_html(
+            '<time class="mono key" datetime="{}" title="{}">{}</time>',
+            moment.isoformat(),
+            title,
+            f"{moment:%Y-%m-%d %H:%M}",
+        )
+    return format_html('<span class="mono key" title="Run {}">{}</span>', run.id, tail(run.id))
 
 
 def _listed(names: Sequence[str]) -> str:

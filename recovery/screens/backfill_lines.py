@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from approvals.screens.plans import Wanted
 from pipelines.console.acts import NAMED, Step, listed
 from pipelines.templatetags.console import duration
 from pipelines.zones import zone
 from recovery.models import BackfillOrder
-from recovery.screens import plan_lines
+from recovery.screens import lines_of_many, plan_lines
 
 Json = Mapping[str, Any]
 # why a tick is filled, as the plan tells it → in words
@@ -29,16 +28,8 @@ WHY = {
 ORDERS = {BackfillOrder.OLDEST: "oldest first", BackfillOrder.NEWEST: "newest first"}
 
 
-def wanted(asked: Wanted) -> list[Step]:
-    """What somebody asks others to agree to."""
-    return lines(asked.plan) if asked.plan is not None else []
-
-
-def gist(asked: Wanted) -> str:
+def gist(plan: Json) -> str:
     """The same in one line."""
-    if asked.plan is None:
-        return ""
-    plan = asked.plan
     return f"makes {runs(plan['total_ticks'])} of {plan['trigger']} in {plan['environment']}, {_window(plan)}"
 
 
@@ -49,11 +40,7 @@ def lines(plan: Json) -> list[Step]:
 
 def warnings(plan: Json) -> Iterator[Step]:
     """What to know before anything else: why nothing would come of it now, and where it would be done."""
-    if blackout := plan.get("blackout"):
-        why = f": {blackout['reason']}" if blackout.get("reason") else ""
-        until = f", until {_utc(blackout['until'])}" if blackout.get("until") else ""
-        word = "Frozen now" if blackout.get("is_freeze") else "Blackout now"
-        yield Step("blocked", word, f"{blackout['name']}{why}{until}; nothing starts without a reason of its own")
+    yield from lines_of_many.blackout(plan)
     if plan.get("protected"):
         yield Step("review_required", "Protected", f"{plan['environment']}: an operator's backfill waits for approval")
     if handlers := plan.get("without_worker"):
@@ -116,7 +103,3 @@ def _window(plan: Json) -> str:
     if shown[0] == shown[1]:
         return f"at {shown[0]:%Y-%m-%d %H:%M} {plan['timezone']}"
     return f"from {shown[0]:%Y-%m-%d %H:%M} to {shown[1]:%Y-%m-%d %H:%M} {plan['timezone']}"
-
-
-def _utc(text: str) -> str:
-    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M} UTC"

@@ -224,7 +224,8 @@ def cancel(request: ScreenRequest, backfill_id: uuid.UUID) -> HttpResponse:
         steps=[
             *_counted("completed", "Stay", ended, "{} that {} ended"),
             *_counted("running", "Go on", found.active, "to their end: {} that {} let in"),
-            *_counted("cancelled", "Cancelled", found.held, "{} that {} held; their ticks are missed again"),
+            *_counted("cancelled", "Cancelled", found.never_in, "{} that {} held; their ticks are missed again"),
+            *_counted("queued", "Wait on", found.recovered, "for their turn: {} that {} recovered by hand"),
             *_counted("pending", "Never made", found.pending, "{} that {} to be made; their ticks stay missed"),
             Step("superseded", "Afterwards", "another backfill may fill what is missed again"),
         ],
@@ -237,7 +238,7 @@ def cancel(request: ScreenRequest, backfill_id: uuid.UUID) -> HttpResponse:
 
     def carry_out(reason: str) -> str:
         done = backfills.cancel(backfill.id, request.visit.actor, reason)
-        left = done.progress.held
+        left = done.progress.never_in
         told = f"{backfill_lines.runs(left)} are still being cancelled." if left else "What is in goes on."
         messages.success(request, f"The backfill is cancelled. {told}", done.status)
         return _address(backfill)

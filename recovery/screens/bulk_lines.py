@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from approvals.screens.plans import Wanted
 from pipelines.console.acts import Step, listed
 from pipelines.templatetags.console import duration
 from recovery.bulk_plans import GONE, NOT_APPLICABLE, called, counted
 from recovery.bulk_targets import CHECKPOINT, FAILED_STAGE
 from recovery.plans import AND_DOWNSTREAM
-from recovery.screens import plan_lines
+from recovery.screens import lines_of_many, plan_lines
 from recovery.states import OperationKind
 
 Json = Mapping[str, Any]
@@ -34,16 +33,8 @@ DEEDS: Mapping[str, tuple[str, str]] = {
 OTHERWISE = {NOT_APPLICABLE: "have no such stage", GONE: "were removed since"}
 
 
-def wanted(asked: Wanted) -> list[Step]:
-    """What somebody asks others to agree to."""
-    return lines(asked.plan) if asked.plan is not None else []
-
-
-def gist(asked: Wanted) -> str:
+def gist(plan: Json) -> str:
     """The same in one line."""
-    if asked.plan is None:
-        return ""
-    plan = asked.plan
     places = listed([one["environment"] for one in plan["by_environment"] if one["environment"]])
     return f"{DEEDS[plan['kind']][1]} {counted(plan['kind'], plan['acts'])}{f' in {places}' if places else ''}"
 
@@ -54,10 +45,7 @@ def lines(plan: Json) -> list[Step]:
 
 
 def _warnings(plan: Json) -> Iterator[Step]:
-    if blackout := plan.get("blackout"):
-        why = f": {blackout['reason']}" if blackout.get("reason") else ""
-        word = "Frozen now" if blackout.get("is_freeze") else "Blackout now"
-        yield Step("blocked", word, f"{blackout['name']}{why}; nothing starts without a reason of its own")
+    yield from lines_of_many.blackout(plan)
     if plan["protected"]:
         yield Step("review_required", "Protected", f"{plan['protected']:,} in a protected environment")
 
@@ -94,8 +82,8 @@ def _how(choices: Json) -> str:
 
 
 def _where(plan: Json) -> Iterator[Step]:
-    for word, name in (("Pipelines", "pipeline"), ("Environments", "environment")):
-        told = [f"{one[name] or 'no pipeline'} {one['count']:,}" for one in plan[f"by_{name}"]]
+    for word, name, of in (("Pipelines", "pipeline", "of"), ("Environments", "environment", "in")):
+        told = [f"{one['count']:,} {f'{of} {one[name]}' if one[name] else 'of none'}" for one in plan[f"by_{name}"]]
         if told:
             yield Step("requested", word, listed(told))
 

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from pipelines import queries, signing
 from pipelines.access import RESOLVE
-from pipelines.console.acts import Act, Step, ask, missing, perform
+from pipelines.console.acts import Act, Step, ask, missing, perform, short
 from pipelines.console.screens import ScreenRequest, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.list_filters import EffectFilter
@@ -86,7 +86,7 @@ def add_summary(request: ScreenRequest, effect_id: uuid.UUID) -> HttpResponse:
     """Takes a summary from outside; sealed when it comes with its digest. It is signed as stored, and never changed."""
     effect = _find(request, effect_id)
     act = Act(
-        title=f"Add evidence about {_name(effect)} of {effect.stage.name}",
+        title=f"Add evidence about {_name(effect)} of {short(effect.stage.name)}",
         needs=RESOLVE,
         steps=[
             Step("valid", "Kept", "the summary, signed by the console as it is stored; it is only ever added to"),
@@ -120,7 +120,7 @@ def reconcile_effect(request: ScreenRequest, effect_id: uuid.UUID) -> HttpRespon
         "it is settled by what you say" if effect.state in OPEN_EFFECT else "it keeps its state; this is kept beside"
     )
     act = Act(
-        title=f"Reconcile {_name(effect)} of {effect.stage.name}",
+        title=f"Reconcile {_name(effect)} of {short(effect.stage.name)}",
         needs=RESOLVE,
         steps=[
             Step(effect.state, "The effect", settles),
@@ -155,7 +155,7 @@ def reconcile_stage(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse
     if (stage.approval or {}).get("when") == "after":
         happened = Step("waiting", "Happened", f"the gate after {stage.name} opens for the output that you give")
     act = Act(
-        title=f"Reconcile {stage.name} of {stage.run.name}",
+        title=f"Reconcile {short(stage.name)} of {short(stage.run.name)}",
         needs=RESOLVE,
         steps=[
             happened,
@@ -163,7 +163,7 @@ def reconcile_stage(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse
             Step("failed", "Contradicted", f"{stage.name} fails; a person decides what then"),
         ],
         warning="Look at the outside system first. What you say is kept with your name and never changed.",
-        button=f"Reconcile {stage.name}",
+        button=f"Reconcile {short(stage.name)}",
         back=f"{reverse('console:run', args=[stage.run_id])}?stage={stage.position}",
         reason_required=True,
         fields="recovery/_outcome_fields.html",
@@ -228,7 +228,8 @@ def _still_open(stage: Stage) -> list[tuple[str, str]]:
     rows = Effect.objects.filter(stage=stage, state__in=sorted(OPEN_EFFECT)).exclude(effect_class="internal_state")
     return [
         (
-            f"{_name(one)}, {one.get_state_display().lower()} since {one.declared_at:%Y-%m-%d %H:%M:%S} UTC",
+            f"{_name(one)}{f' with key {short(one.key)}' if one.key else ''}, {one.get_state_display().lower()}"
+            f" since {one.declared_at:%Y-%m-%d %H:%M:%S} UTC",
             _page_of(one),
         )
         for one in rows.select_related("stage").order_by(*BY_AGE)[:10]

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods
 from pipelines import queries, signing
 from pipelines.access import FORK
 from pipelines.checkpoint_reading import CANNOT_CHECK, snapshot
-from pipelines.console.acts import Act, Step
+from pipelines.console.acts import Act, Step, short
 from pipelines.console.screens import ScreenRequest, screen
 from pipelines.models import Release, Run
 from pipelines.signing import Verdict
@@ -44,7 +44,7 @@ def rerun(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
     act = _act(
         run,
         request,
-        title=f"Rerun {run.name} as a new run",
+        title=f"Rerun {short(run.name)} as a new run",
         fields="recovery/_rerun_fields.html",
         told={"names": _starts(run), "wanted": wanted},
     )
@@ -60,7 +60,7 @@ def replay(request: ScreenRequest, run_id: uuid.UUID) -> HttpResponse:
     act = _act(
         run,
         request,
-        title=f"Replay {run.name} from the beginning as a new run",
+        title=f"Replay {short(run.name)} from the beginning as a new run",
         fields="recovery/_replay_fields.html",
         told={"freeze": freeze},
     )

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_safe
 from approvals.models import ApprovalRequest, RequestDecision
 from pipelines import queries
 from pipelines.access import DECIDE
+from pipelines.console import overview
 from pipelines.console.acts import Step
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.errors import Refusal
@@ -30,7 +31,14 @@ def operation_list(request: ScreenRequest) -> HttpResponse:
     """What people asked for in this workspace, newest first, narrowed by the address."""
     rows = OperationFilter.narrow(operations(request.visit.actor), request.GET).select_related("run", "stage")
     page = page_of(rows.defer("plan", "request", "result"), read_cut(request.GET))
-    context = {"page": page, "kinds": OperationKind.values, "states": OperationState.values, "judged": JUDGED}
+    keys = overview.keys_of([operation.run_id for operation in page.rows])
+    context = {
+        "page": page,
+        "rows": [(operation, keys.get(operation.run_id, "")) for operation in page.rows],
+        "kinds": OperationKind.values,
+        "states": OperationState.values,
+        "judged": JUDGED,
+    }
     return show(request, "recovery/operations.html", context)
 
 

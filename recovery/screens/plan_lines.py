@@ -48,6 +48,7 @@ def lines(plan: Json) -> list[Step]:
     """What the plan would do, with its verdict, line by line."""
     return [
         *_blackout(plan),
+        *_lane(plan),
         *deeds(plan),
         *(verdict(plan) if plan["kind"] in JUDGED else ()),
         *_instead(plan),
@@ -138,6 +139,12 @@ def _blackout(plan: Json) -> Iterator[Step]:
     if blackout := plan.get("blackout"):
         said = Active.from_json(blackout).sentence()
         yield Step("blocked", "Blackout", f"{said}; this starts all the same, with a reason")
+
+
+def _lane(plan: Json) -> Iterator[Step]:
+    """Where the run is held until it is its turn, and how full that is now."""
+    if lane := plan.get("lane"):
+        yield Step("queued", "Its turn", lane["text"])
 
 
 def agreements(plan: Json) -> list[Step]:

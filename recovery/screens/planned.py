@@ -19,7 +19,7 @@ from django.http import HttpResponse
 from django.urls import reverse
 
 from pipelines.blackouts import OVERRIDE
-from pipelines.console.acts import Act, Step, answer_of, ask
+from pipelines.console.acts import Act, Step, answer_of, ask, short
 from pipelines.console.screens import ScreenRequest, go_on, typed
 from pipelines.errors import Refusal
 from recovery import answers, transitions, waiting
@@ -183,7 +183,7 @@ def _show(
                 "effects": [one for one in plan.may_repeat if one.effect_id][:EFFECTS_NAMED],
             },
             button=button,
-            warning=waiting.waits_already(asked),
+            warning=" ".join(part for part in (waiting.waits_already(asked), act.warning) if part),
         ),
         reason,
         refusal,
@@ -209,7 +209,7 @@ def _button(act: Act, asked: Asked, plan: Plan) -> str:
     if asked.kind == OperationKind.RETRY and others > 0:
         return f"{act.button} and {others} behind it"
     if asked.kind == OperationKind.RERUN:
-        return f"{act.button} from {plan.stage}"
+        return f"{act.button} from {short(str(plan.stage))}"
     return act.button
 
 

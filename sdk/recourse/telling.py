@@ -47,6 +47,7 @@ def lines_of_plan(plan: Answer) -> list[str]:
     """A plan, group by group; groups with nothing in them are left out."""
     lines = [f"plan of {plan.get('kind', 'the verb')} for {plan.get('execution_id')}; nothing was changed"]
     lines += _blackout(plan.get("blackout"))
+    lines += [str(lane["text"])] if (lane := plan.get("lane")) else []
     for name, title in (("kept", "kept"), ("run_again", "run again"), ("then", "then")):
         lines += _group(title, [_line(one) for one in plan.get(name) or ()])
     lines += _group("added by the release", list(plan.get("added") or ()))

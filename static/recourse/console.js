@@ -142,15 +142,18 @@
     if (id) sessionStorage.setItem(AFTER, JSON.stringify({ path: location.pathname, id }));
     else if (link) sessionStorage.removeItem(AFTER);
   });
-  // Focus goes to the first question, or to what is wrong; when another plan comes back, to the title. What is to be read
-  // before stays in view, and Enter on a choice confirms nothing.
+  // Focus goes to the first question, or to what is wrong; to the title when another plan comes back, and where one would
+  // have to scroll to the question. What is to be read before stays in view, and Enter on a choice confirms nothing.
   const showDialog = () => {
     const isNew = !dialog.open;
     if (isNew) dialog.showModal();
     const wrong = find('[aria-invalid="true"]', dialog);
     const asked = all("input:not([type=hidden]), select, textarea", dialog).find((field) => field.checkVisibility());
-    (wrong ?? ((isNew && asked) || find("#act-title", dialog)))?.focus({ preventScroll: !wrong });
     if (!wrong) dialog.scrollTop = 0;
+    const footer = find("footer", dialog);
+    const edges = (part) => part.getBoundingClientRect();
+    const isSeen = asked && (!footer || footer.contains(asked) || edges(asked).bottom <= edges(footer).top);
+    (wrong ?? ((isNew && isSeen && asked) || find("#act-title", dialog)))?.focus({ preventScroll: !wrong });
   };
   dialog?.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && event.target.matches("[type=radio], [type=checkbox]")) event.preventDefault();

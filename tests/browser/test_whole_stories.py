@@ -29,7 +29,16 @@ Open = Callable[..., Window]
 StartRun = Callable[..., Run]
 
 # "at most three clicks and one second" is what is wanted; on a machine that does other work too a page is given more
-WANTED_CLICKS, GIVEN_SECONDS = 3, 3.0
+WANTED_CLICKS, WANTED_SECONDS, GIVEN_SECONDS = 3, 1.0, 3.0
+ROUNDS = 7
+# how long an answer takes to be there as a whole, in milliseconds
+ANSWERED = """async ([address, headers]) => {
+    const began = performance.now();
+    const answer = await fetch(address, {headers});
+    await answer.text();
+    if (!answer.ok) throw new Error(`${answer.status} ${address}`);
+    return performance.now() - began;
+}"""
 
 
 class Table:
@@ -104,17 +113,24 @@ class Stopwatch:
         self.until(what, link.click, *shown)
 
 
+def served_in(page: Any, address: str, **headers: str) -> float:
+    """Seconds in which the server answers: the least of several rounds, since what else the machine does only adds."""
+    return min(page.evaluate(ANSWERED, [address, headers]) for _ in range(ROUNDS)) / 1000
+
+
 def test_a_failed_run_is_found_understood_recovered_and_followed_by_mouse(
     window: Open, people: dict[str, Person], broken: Run, table: Table
 ) -> None:
-    """O57, P86, P88: what failed, why, what can be done, what will happen: three clicks from the start page at most."""
+    """O57, P86, P88: what failed, why, what can be done, what will happen: three clicks from the start page at most,
+    and no more than a second of the server's for all of it."""
     watch, one = Stopwatch(), window(people["operator"])
     page = one.page
     row = page.get_by_role("row").filter(has_text="rates")
     watch.until("what failed, and why", lambda: one.go("/console/"), row.get_by_text("rates is locked by a session"))
     assert row.get_by_text("Failed").count() > 0
-    retry = page.get_by_role("link", name="Retry…").first
+    retry = page.get_by_role("link", name="Retry load…")
     watch.click("what can I do", row.get_by_role("link", name="rates").first, retry)
+    assert retry.bounding_box()["y"] < page.viewport_size["height"] / 2, "it stands beside what is wrong"
     assert page.get_by_text("TABLE_LOCKED").first.is_visible()
     dialog = page.get_by_role("dialog")
     watch.click("what will happen", retry, dialog.get_by_text("begins epoch 2"))
@@ -123,6 +139,10 @@ def test_a_failed_run_is_found_understood_recovered_and_followed_by_mouse(
     for what, seconds in watch.waits.items():
         sys.stderr.write(f"{what}: {seconds:.2f} s\n")
         assert seconds <= GIVEN_SECONDS, what
+    run, asked = f"/console/runs/{broken.id}/", f"/console/stages/{stages_of(broken)[0].id}/retry/"
+    steps = [served_in(page, "/console/"), served_in(page, run), served_in(page, asked, **{"HX-Request": "true"})]
+    sys.stderr.write(f"of the server's: {', '.join(f'{seconds:.3f}' for seconds in steps)} s\n")
+    assert sum(steps) <= WANTED_SECONDS
 
     table.free.set()
     dialog.get_by_label("Reason").fill("the session of the night before is ended")
@@ -134,7 +154,7 @@ def test_a_failed_run_is_found_understood_recovered_and_followed_by_mouse(
     told = page.get_by_role("row").filter(has_text="the session of the night before is ended")
     told.wait_for()
     assert "operator-acme" in told.inner_text()
-    told = AuditEvent.objects.filter(user=people["operator"].user).values_list("action", "outcome")
+    told = AuditEvent.objects.filter(user=people["operator"].user, run=broken.id).values_list("action", "outcome")
     assert list(told) == [("execution.recovery_disposition", "allowed"), ("stage.retry", "allowed")], "verdict and deed"
 
 

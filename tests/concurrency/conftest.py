@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.access import Actor
+from tests.cast import Person
 from tests.concurrency.crew import Crew, crew_of, deadlocks
 from tests.engine_model.invariants import assert_invariants
 
@@ -17,6 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.django_db(transaction=True))
+
+
+@pytest.fixture
+def operator(people: dict[str, Person]) -> Actor:
+    return people["operator"].actor
 
 
 @pytest.fixture

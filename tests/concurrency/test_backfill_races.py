@@ -33,11 +33,6 @@ def trigger(people: dict[str, Person], environment: Environment, application: Ap
     return trigger_of(people["admin"].actor, environment, application)
 
 
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
 @pytest.fixture(autouse=True)
 def in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill_work, "BATCH", 4)

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-import pytest
-
 from pipelines.access import Actor
 from pipelines.models import AuditEvent, DeadLetter, Run, Stage
 from recovery import bulk_work, bulks
@@ -19,11 +17,6 @@ from tests.recovery.bulked import K, begun, counted, failing, letters_of, of, wo
 
 StartRun = Callable[..., Run]
 KEY = "0b7e3d1c-1111-4222-8333-444455556666"
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
 
 
 def test_workers_at_once_deal_with_each_target_once(

@@ -16,7 +16,7 @@ from django.test import Client
 from joserfc.jwk import RSAKey
 
 from config import oidc_settings
-from config.models import Identity, Session
+from config.models import Identity, Session, UsedState
 from config.oidc_settings import Oidc
 from pipelines.models import AuditEvent, Member, Role, Workspace
 from tests.cast import Person
@@ -124,7 +124,7 @@ def test_the_cookie_changes_and_the_log_in_says_by_what_and_ends_in_half_a_day(o
     issuer.logs_in(preferred_username="ann")
     browser = Client()
     back = inner(go(browser))
-    before = browser.cookies["sessionid"].value
+    browser.cookies["sessionid"] = before = "a" * 32
     browser.get(back)
     assert browser.cookies["sessionid"].value != before
     page = text_of(browser.get("/console/account/"))
@@ -308,9 +308,65 @@ def test_one_browser_keeps_few_log_ins_that_it_began(oidc: Any, issuer: Issuer) 
     issuer.logs_in(preferred_username="ann")
     browser = Client()
     backs = [inner(go(browser)) for _ in range(8)]
-    assert len([key for key, _ in browser.session.items() if key.startswith("_state_")]) == 5
+    assert len([one for one in browser.cookies.values() if one.key.startswith("oidc_") and one.value]) == 5
     assert is_refused(browser.get(backs[0]), "expired", browser)
     assert browser.get(backs[-1]).status_code == 302
+
+
+def test_of_who_only_begins_nothing_is_stored(oidc: Any, issuer: Issuer) -> None:
+    """Whoever asks for the way a million times leaves no row: what was begun lies in an encrypted cookie for ten
+    minutes."""
+    browser = Client()
+    way = browser.get(START).headers["Location"]
+    assert (Session.objects.count(), UsedState.objects.count()) == (0, 0)
+    (cookie,) = [one for one in browser.cookies.values() if one.key.startswith("oidc_")]
+    assert (cookie["path"], cookie["samesite"], cookie["httponly"], cookie["max-age"]) == (START, "Lax", True, 600)
+    for secret in parse_qs(urlsplit(way).query)["nonce"] + ["code_verifier"]:
+        assert secret not in cookie.value
+    at_issuer(way)
+    assert "sessionid" not in browser.cookies
+
+
+def test_a_copy_of_the_cookie_is_of_no_use_afterwards(oidc: Any, issuer: Issuer) -> None:
+    issuer.logs_in(preferred_username="ann")
+    browser, thief = Client(), Client()
+    back = inner(go(browser))
+    for name, one in browser.cookies.items():
+        thief.cookies[name] = one.value
+    assert browser.get(back).status_code == 302
+    assert not [one for one in browser.cookies.values() if one.key.startswith("oidc_") and one.value]
+    assert is_refused(thief.get(back), "expired", thief)
+
+
+def test_a_log_in_that_was_begun_too_long_ago_is_none(oidc: Any, issuer: Issuer, clock: Any) -> None:
+    issuer.logs_in(preferred_username="ann")
+    browser = Client()
+    back = inner(go(browser))
+    clock.advance(601)
+    assert is_refused(browser.get(back), "expired", browser)
+    assert not UsedState.objects.exists()
+
+
+def test_a_cookie_that_is_not_ours_or_not_of_this_state_proves_nothing(oidc: Any, issuer: Issuer) -> None:
+    issuer.logs_in(preferred_username="ann")
+    browser = Client()
+    back = inner(go(browser))
+    (cookie,) = [one for one in browser.cookies.values() if one.key.startswith("oidc_")]
+    other = Client()
+    other_back = inner(go(other))
+    (others,) = [one for one in other.cookies.values() if one.key.startswith("oidc_")]
+    browser.cookies[cookie.key] = others.value
+    assert is_refused(browser.get(back), "expired", browser)
+    browser.cookies[cookie.key] = "x" * 100
+    assert is_refused(browser.get(back), "expired", browser)
+    assert other.get(other_back).status_code == 302
+
+
+def test_a_long_way_to_go_on_leads_to_the_runs(oidc: Any, issuer: Issuer) -> None:
+    """A browser would drop a cookie that is too large."""
+    issuer.logs_in(preferred_username="ann")
+    browser = Client()
+    assert log_in(browser, f"{START}?next=/console/?search={'x' * 2_000}").headers["Location"] == "/console/"
 
 
 # who does not get in

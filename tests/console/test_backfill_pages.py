@@ -392,4 +392,4 @@ def test_another_workspaces_backfill_is_not_there(
     for part in ("", "ticks/", "pause/", "resume/", "cancel/"):
         assert visitor.get(f"/console/backfills/{made.id}/{part}").status_code == 404, part
     assert visitor.get(planner_of(trigger)).status_code == 404
-    assert "None" in text_of(visitor.get("/console/backfills/"))
+    assert "No backfill yet" in text_of(visitor.get("/console/backfills/"))

@@ -230,6 +230,7 @@ def test_it_is_paused_resumed_and_aborted_with_what_follows_told_first(
     assert operator.post(page_of(bulk, "abort/"), {"reason": ""}).status_code == 400
     told = text_of(operator.post(page_of(bulk, "abort/"), {"reason": "wrong letters"}, follow=True))
     assert "It is aborted; what was done stays done." in told
+    assert f"Aborted by {people['operator'].actor.name} Wrong letters." in told
     assert bulks.progress(bulk).done == 4 - left
     for action in ("bulk.pause", "bulk.resume"):
         assert AuditEvent.objects.filter(action=action, outcome="allowed").count() == 1

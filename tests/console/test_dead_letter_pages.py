@@ -49,7 +49,7 @@ def test_letters_are_grouped_by_error_and_handler_with_the_oldest(
     fail(1, "UNIQUE", "Charge")
     page = operator.get(LIST)
     assert groups_of(page) == [(3, "UNIQUE", "Load"), (2, "TIMEOUT", "Charge"), (1, "UNIQUE", "Charge")]
-    assert "3 UNIQUE Load 2 h ago" in text_of(page)
+    assert "3 letters UNIQUE Load oldest 2 h ago" in text_of(page)
     assert len(page.context["letters"]) == 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pipelines.console import drawing
 from pipelines.console.drawing import Axis, Knot, Try
 from pipelines.states import AttemptState
+from pipelines.templatetags import timeline
 
 BEGUN = datetime(2026, 5, 30, 14, 29, 58, tzinfo=UTC)
 SPANS = st.floats(min_value=0, max_value=40_000_000, allow_nan=False)
@@ -134,3 +136,18 @@ def test_marks_are_round_times_of_day() -> None:
     assert [mark.label for mark in drawing.marks_of(Axis(BEGUN, after(10)))][:2] == ["14:29:58", "14:30:00"]
     day = drawing.marks_of(Axis(BEGUN, after(86_400)))
     assert "05-31" in [mark.label for mark in day], "midnight is told by its date"
+
+
+@given(st.floats(min_value=0.05, max_value=40_000_000))
+def test_the_times_on_the_axis_never_run_into_one_another(span: float) -> None:
+    """On the narrowest screen too, and none beyond the drawing; the marks themselves stay."""
+    marks = drawing.marks_of(Axis(BEGUN, after(span)))
+    ends = -1.0
+    for text in timeline.labels(marks):
+        (found,) = re.findall(r'class="(\w+)" x="([\d.]+)%" y="11">([^<]+)<', text)
+        side, x, width = found[0], float(found[1]), len(found[2]) * 1.8
+        begins = {"start": x, "middle": x - width / 2, "end": x - width}[side]
+        assert begins > ends
+        ends = begins + width
+        assert begins >= -0.01
+        assert ends <= 100.01

@@ -60,6 +60,11 @@ def test_a_run_belongs_to_the_section_of_runs(operator: Visitor, start_run: Call
     assert re.findall(r'aria-current="page">([^<]+)<', page[: page.index("</header>")]) == ["Runs"]
 
 
+def test_signing_keys_belong_to_the_section_of_the_audit(operator: Visitor) -> None:
+    page = body_of(operator.get("/console/signing-keys/"))
+    assert re.findall(r'aria-current="page">([^<]+)<', page[: page.index("</header>")]) == ["Audit"]
+
+
 def test_the_search_stands_on_every_page_and_keeps_the_filters_of_the_run_list(operator: Visitor) -> None:
     elsewhere = body_of(operator.get("/console/workers/"))
     assert 'role="search" method="get" action="/console/"' in elsewhere

@@ -80,7 +80,7 @@ def test_each_pipeline_says_what_is_in_force_where_and_how_its_last_runs_went(
         hand.report(hand.take(), status, **({"error_code": "BUSINESS_REJECTED"} if status == "failed" else {}))
     page = operator.get("/console/pipelines/")
     digest = pipeline.releases.get().digest[:12]
-    assert re.search(rf"development {digest} since just now , registered by admin-acme", told(page))
+    assert re.search(rf"development {digest} put in force just now , registered by admin-acme", told(page))
     assert "1 completed" in told(page)
     assert "1 failed" in told(page)
     assert re.search(r"staging nothing is in force", told(page))

@@ -71,6 +71,26 @@ def test_a_cancel_counts_what_ends_and_what_may_go_on(operator: Visitor, start_r
     assert title_of(page) == "Cancel nightly: 2 stages end, 1 thing may go on outside"
 
 
+def test_what_cannot_be_undone_is_said_beside_the_plan(operator: Visitor, start_run: StartRun, hand: Hand) -> None:
+    """P86: the numbers of a plan do not take the place of what its verb means."""
+    run = start_run("load", name="nightly")
+    assert "A cancelled run stays so." in text_of(operator.get(f"/console/runs/{run.id}/cancel/"))
+    hand.report(hand.take(), "failed", error_code="LOCKED", retryable=False)
+    told = text_of(operator.get(f"/console/stages/{run.stages.get().id}/skip/"))
+    assert "Skip only when the process can do without this result." in told
+
+
+def test_names_as_long_as_may_be_leave_room_for_the_numbers_in_titles_and_on_buttons(
+    operator: Visitor, start_run: StartRun, hand: Hand
+) -> None:
+    run = start_run("s" * 200, "publish", name="n" * 200)
+    hand.report(hand.take(), "failed", error_code="LOCKED", retryable=False)
+    page = operator.get(f"/console/stages/{run.stages.order_by('position')[0].id}/retry/").content.decode()
+    (title,) = re.findall(r'id="act-title"[^>]*>([^<]+)<', page)
+    assert title == f"Retry {'s' * 59}… of {'n' * 59}…: 1 stage runs again, 1 stage waits"
+    assert f">Retry {'s' * 59}…</button>" in page
+
+
 def test_what_failed_and_how_often_stands_in_the_dialog(operator: Visitor, start_run: StartRun, hand: Hand) -> None:
     """P86: the error and the attempts are read before anything is done again."""
     run = start_run("load")

@@ -191,6 +191,7 @@ def test_operations_are_listed_newest_first_and_narrowed_by_links(
     resume_run(other.id, actor=actor)
     told = text_of(operator.get("/console/operations/"))
     assert told.index("Resume other") < told.index("Pause other")
+    assert f"Pause other …{str(other.id)[-6:]}" in told, "runs of one name are told apart"
     narrowed = text_of(operator.get("/console/operations/?kind=pause"))
     assert "audit day" in narrowed
     assert "Resume other" not in narrowed

@@ -12,11 +12,13 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from approvals.transitions import decide_gate
-from pipelines.models import AttemptProgress, Run
+from pipelines.models import Application, AttemptProgress, Environment, Run
 from pipelines.transitions import cancel_run
+from recovery import backfills
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
+from tests.recovery.backfilled import runs_of, trigger_of, wish
 from tests.verbs import pause_run
 
 pytestmark = pytest.mark.django_db
@@ -54,6 +56,33 @@ def test_a_failed_run_shows_its_stage_and_the_first_line_of_its_error(
     assert "DETAIL" not in told
 
 
+def test_runs_of_one_name_without_a_key_are_told_apart(
+    operator: Visitor,
+    start_run: Callable[..., Run],
+    people: dict[str, Person],
+    environment: Environment,
+    application: Application,
+) -> None:
+    """O57: those of a trigger by the tick that they were made for, others by the end of their id; a key says it all."""
+    trigger = trigger_of(people["admin"].actor, environment, application)
+    made = backfills.start(wish(trigger, "2026-05-20T00:00Z", "2026-05-21T23:00Z"), people["admin"].actor)
+    by_tick = {run.tick_at.strftime("%Y-%m-%d %H:%M"): str(run.id) for run in runs_of(made.backfill.id) if run.tick_at}
+    assert sorted(by_tick) == ["2026-05-20 08:00", "2026-05-21 08:00"]
+    bare = [str(start_run(name="bare").id) for _ in range(2)]
+    keyed = str(start_run(name="keyed", key="orders:1").id)
+    told_by_context = start_run(name="told", context_items=[{"key": "customer", "value": "globex"}])
+    page = operator.get("/console/")
+    for moment, run_id in by_tick.items():
+        assert moment in _line(page, run_id)
+        assert run_id[-6:] not in _line(page, run_id)
+    for run_id in bare:
+        assert f"…{run_id[-6:]}" in _line(page, run_id)
+    assert "orders:1" in _line(page, keyed)
+    assert "…" not in _line(page, keyed)
+    assert "globex" in _line(page, str(told_by_context.id))
+    assert "…" not in _line(page, str(told_by_context.id))
+
+
 def test_each_state_says_what_it_waits_for(
     operator: Visitor, start_run: Callable[..., Run], hand: Hand, people: dict[str, Person], clock: Clock
 ) -> None:
@@ -65,7 +94,7 @@ def test_each_state_says_what_it_waits_for(
     hand.report(job, output=1)
 
     start_run({"name": "a", "approval": {"when": "before", "expires_in": 600}}, name="is-waiting")
-    assert "a decision is asked for since" in _row(operator, "is-waiting")
+    assert re.search(r"a decision is awaited for \d+m?s", _row(operator, "is-waiting"))
     assert "expires in" in _row(operator, "is-waiting")
 
     start_run({"name": "a", "options": {"max_retries": 2, "retry_interval": 90}}, name="is-retrying")
@@ -442,3 +471,9 @@ def _queries(visitor: Visitor) -> int:
 
 def _actor(visitor: Visitor) -> Any:
     return visitor.get("/console/").context["visit"].actor
+
+
+def _line(page: Any, run_id: str) -> str:
+    """What the row of that run says."""
+    (row,) = re.findall(rf'<tr id="row-{run_id}".*?</tr>', page.content.decode(), flags=re.S)
+    return unescape(" ".join(re.sub(r"<[^>]+>", " ", row).split()))

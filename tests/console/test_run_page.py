@@ -108,6 +108,67 @@ def test_a_late_result_is_shown_as_evidence_that_changed_nothing(
     assert "Lost" in told
 
 
+def test_what_helps_stands_at_the_head_with_what_is_wrong(
+    operator: Visitor,
+    browse: Callable[[Person], Visitor],
+    people: dict[str, Person],
+    start_run: Callable[..., Run],
+    hand: Hand,
+) -> None:
+    """O57, P86: whoever is woken finds error and remedy in one place; whoever may not act finds the error alone."""
+    run = start_run("load", "publish")
+    hand.report(hand.take(), "failed", error_code="LOCKED", error_message="the table is locked")
+    stages = [str(stage.id) for stage in run.stages.order_by("position")]
+    head = _head(operator.get(f"/console/runs/{run.id}/"))
+    assert "LOCKED the table is locked" in _words(head)
+    assert re.findall(r">(\w[^<]*…)</a>", _note(head)) == ["Retry load…", "Skip load…", "Acknowledge…", "Discard…"]
+    assert f'href="/console/stages/{stages[0]}/retry/"' in head
+    page = operator.get(f"/console/runs/{run.id}/?stage=1")
+    assert f'href="/console/stages/{stages[0]}/retry/"' in _head(page), "whatever stage is opened"
+    assert page.content.decode().count('data-key="r"') == 1
+    seen = _head(browse(people["viewer"]).get(f"/console/runs/{run.id}/"))
+    assert "LOCKED the table is locked" in _words(seen)
+    assert "<a " not in _note(seen)
+
+
+def test_a_decision_that_a_run_waits_for_is_one_click_from_its_head(
+    operator: Visitor, start_run: Callable[..., Run]
+) -> None:
+    run = start_run({"name": "post", "approval": {"when": "before", "expires_in": 3600}})
+    note = _note(_head(operator.get(f"/console/runs/{run.id}/")))
+    assert "A decision is asked for about post ; it expires in" in _words(note)
+    assert f'href="/console/approvals/{Gate.objects.get(run=run).id}/"' in note
+
+
+def test_a_run_that_goes_on_beside_a_failed_stage_is_not_said_to_be_at_it(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand
+) -> None:
+    start_run("begin", {"name": "one", "depends_on": ["begin"]}, {"name": "two", "depends_on": ["begin"]})
+    hand.report(hand.take(), output=1)
+    first = hand.take()
+    hand.take()
+    hand.report(first, "failed", error_code="LOCKED", retryable=False)
+    told = text_of(operator.get(f"/console/runs/{first.stage.run_id}/"))
+    assert f"Running, {first.stage.name} failed" in told
+    assert f"Retry {first.stage.name}…" in told
+
+
+def test_nothing_at_the_head_promises_what_a_run_past_its_deadline_refuses(
+    operator: Visitor, start_run: Callable[..., Run], hand: Hand, clock: Clock
+) -> None:
+    branches = [{"name": name, "depends_on": ["begin"]} for name in ("load", "slow")]
+    run = start_run("begin", *branches, deadline_seconds=60)
+    hand.report(hand.take(), output=1)
+    hand.report(hand.take(), "failed", error_code="LOCKED", retryable=False)
+    clock.advance(90)
+    sweep()
+    run.refresh_from_db()
+    assert run.failure_code == "deadline_exceeded"
+    head = _head(operator.get(f"/console/runs/{run.id}/"))
+    assert "deadline_exceeded" in head
+    assert "Retry load…" not in head
+
+
 def test_an_open_gate_says_since_when_and_who_decides(operator: Visitor, start_run: Callable[..., Run]) -> None:
     run = start_run({"name": "post", "approval": {"when": "before", "expires_in": 3600}})
     page = operator.get(f"/console/runs/{run.id}/")
@@ -205,7 +266,7 @@ def test_the_time_line_is_a_table_too(
     hand.report(hand.take(), output=1)
     assert f'href="/console/runs/{run.id}/timeline/"' in operator.get(f"/console/runs/{run.id}/").content.decode()
     told = text_of(operator.get(f"/console/runs/{run.id}/timeline/"))
-    assert told.index("load 1 Failed UPSTREAM no answer") < told.index("load 2 Succeeded")
+    assert told.index("load attempt 1 Failed UPSTREAM no answer") < told.index("load attempt 2 Succeeded")
     assert "post Open" in told
 
 
@@ -587,3 +648,18 @@ def test_why_it_does_not_move_leads_to_what_waits_for_a_decision(
 def _why(visitor: Visitor, run: Run) -> str:
     page: str = visitor.get(f"/console/runs/{run.id}/").content.decode()
     return page[page.index('id="blockers-title"') : page.index('id="stages-title"')]
+
+
+def _head(page: Any) -> str:
+    (head,) = re.findall(r'<div class="part" id="part-head">.*?<div class="split">', page.content.decode(), flags=re.S)
+    return head
+
+
+def _note(head: str) -> str:
+    """What stands at the head of what is wrong, with what helps."""
+    (note,) = re.findall(r'<div class="note stands".*?</div>', head, flags=re.S)
+    return note
+
+
+def _words(part: str) -> str:
+    return unescape(" ".join(re.sub(r"<[^>]+>", " ", part).split()))

@@ -54,7 +54,7 @@ def test_each_row_says_what_comes_what_came_and_what_was_missed(
     ledger.record()
     told = unescape(text_of(operator.get("/console/triggers/")))
     assert "fx-daily" in told
-    assert "Europe/Berlin time" in told
+    assert "Europe/ Berlin time" in told
     assert re.search(r"in \d+ (h|d|min)", told)
     assert "found too late" in told
     page = operator.get("/console/triggers/").content.decode()
@@ -64,6 +64,52 @@ def test_each_row_says_what_comes_what_came_and_what_was_missed(
     assert link, "the planner opens at what was missed"
     planner = operator.get(unescape(link[1]))
     assert re.search(rf"{len(missed)} to run", text_of(planner))
+
+
+def test_a_long_schedule_loses_its_zone_in_no_cut_and_the_next_time_names_the_zone_it_is_of(
+    manager: Visitor, people: dict[str, Person], environment: Environment, application: Application
+) -> None:
+    """The zone stands in a part of its own, beside words that are cut by the window and not by their count."""
+    cron = "0,5,10,15,20,25,30,40,50,55 6-22 1-7,15-21 jan,mar,may,jul,sep,nov mon-fri"
+    settings = {"cron": cron, "timezone": "America/Argentina/ComodRivadavia", "name": "n" * 255}
+    trigger_of(people["admin"].actor, environment, application, **settings)
+    page = manager.get("/console/triggers/").content.decode()
+    zone = "America/<wbr>Argentina/<wbr>ComodRivadavia"
+    assert f'</span> <span class="sub below">{zone} time</span>' in page
+    assert re.search(rf"</time> {zone}</span>", page), "the next time is of that zone, and says so"
+    cell = re.search(r'title="([^"]+)"><span class="two-lines">([^<]+)<', page)
+    assert cell
+    title, when = cell.groups()
+    assert f"{when}, America/Argentina/ComodRivadavia time" in title
+    assert "…" not in when
+
+
+def test_each_choice_of_a_setting_has_the_words_of_that_setting(
+    manager: Visitor, people: dict[str, Person], trigger: Trigger
+) -> None:
+    """F105: what two settings call alike is told apart: a time left out is not a tick that meets an unfinished run."""
+    actor = people["release_manager"].actor
+    triggers.change(trigger.id, actor=actor, changes={"gap": "skip", "overlap_policy": "skip"})
+    told = text_of(manager.get(f"/console/triggers/{trigger.id}/"))
+    assert "A time left out not that day" in told
+    assert "a tick is skipped, and counts as missed" in told
+    form = manager.get(f"/console/triggers/{trigger.id}/change/").content.decode()
+    for name, words in (("gap", "not that day"), ("overlap_policy", "is skipped, and counts as missed")):
+        select = re.search(rf'<select id="{name}".*?</select>', form, re.S)
+        assert select
+        assert f'value="skip" selected>{words}<' in select[0]
+
+
+def test_the_history_says_where_long_values_differ_as_json_and_in_the_words_of_the_page(
+    manager: Visitor, people: dict[str, Person], trigger: Trigger
+) -> None:
+    for end in ("left", "right"):
+        changes = {"input": {"k": "v" * 400 + end}, "start_within": 60 + len(end)}
+        triggers.change(trigger.id, actor=people["release_manager"].actor, changes=changes, reason=end)
+    told = unescape(text_of(manager.get(f"/console/triggers/{trigger.id}/")))
+    assert 'Input : …vvvvvvvvvvvvvvvvvvvvleft"} → …vvvvvvvvvvvvvvvvvvvvright"}' in told
+    assert "Late after : 64 s → 65 s" in told
+    assert "{'k'" not in told, "no value is shown as Python writes it"
 
 
 def test_the_list_costs_the_same_however_many_there_are(

@@ -178,10 +178,12 @@ INVARIANTS: dict[str, str] = {
             OR (NOT q.is_start AND NOT r.through_blackout
                 AND (r.started_at IS NULL OR s.state = 'retry_scheduled'))
     """,
-    "a held run begins nothing, and its deadline does not run": f"""
+    "a held run begins nothing, and its deadline runs only if it was in before": f"""
         SELECT r.id, s.name, s.state FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id
-        WHERE r.held AND (r.lane_id IS NULL OR r.deadline_at IS NOT NULL OR r.started_at IS NOT NULL
-            OR r.status IN {TERMINAL_RUN} OR s.state NOT IN ('pending', 'skipped'))
+        WHERE r.held AND (r.lane_id IS NULL OR (r.deadline_at IS NOT NULL AND r.deadline_seconds IS NOT NULL)
+            OR r.status IN {TERMINAL_RUN} OR s.state NOT IN ('pending', 'skipped', 'completed', 'failed')
+            OR ((r.deadline_at IS NOT NULL OR r.started_at IS NOT NULL OR s.state = 'failed') AND NOT EXISTS (
+                SELECT FROM pipelines_event e WHERE e.run_id = r.id AND e.kind IN ('run.stand_in_lane', 'run.fork'))))
     """,
     "no lane has more runs in than its capacity": f"""
         SELECT l.id, l.capacity, count(*) FROM pipelines_lane l JOIN pipelines_run r ON r.lane_id = l.id

@@ -101,6 +101,12 @@ def test_a_thing_is_found_by_its_id(boss: Client, traces: Run) -> None:
         assert b"0 runs" in boss.get(path(Run), {"q": text}).content
 
 
+def test_times_are_written_as_on_the_console(boss: Client, traces: Run) -> None:
+    shown = boss.get(path(Run)).content.decode()
+    assert f"{traces.created_at:%Y-%m-%d %H:%M:%S}" in shown
+    assert re.search(r"\b[ap]\.m\.", shown) is None
+
+
 def test_secrets_are_not_shown(boss: Client, traces: Run, api_key: str) -> None:
     from pipelines.models import ContextItem, WorkerSession
 

@@ -8,7 +8,9 @@ import json
 import re
 import threading
 import tracemalloc
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -182,33 +184,62 @@ def test_a_file_is_read_in_parts_and_takes_no_more_memory_for_more_events(
     assert peak < 4_000_000 < sum(sizes)
 
 
-@pytest.mark.django_db(transaction=True)
-def test_only_so_many_exports_are_read_at_once(people: dict[str, Person], operator: Visitor) -> None:
-    """Each holds a thread and a snapshot: one more is told to come again, and finds a place when one has ended."""
-    taken, leave = threading.Barrier(audit_export.EXPORTS_AT_ONCE + 1), threading.Event()
+def advisory_locks() -> int:
+    """That exports hold, of whatever workspace."""
+    ((count,),) = query(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    return int(count)
 
-    def hold(slot: int) -> None:
+
+@contextmanager
+def held(workspaces: list[str]) -> Iterator[None]:
+    """An export of each of these workspaces is being read."""
+    taken, leave = threading.Barrier(len(workspaces) + 1), threading.Event()
+
+    def hold(whose: str) -> None:
         try:
-            query("SELECT pg_advisory_lock(%s, %s)", [audit_export.LOCK, slot])
+            audit_export._slot(whose)
             taken.wait()
             leave.wait()
         finally:
             connection.close()
 
-    holders = [threading.Thread(target=hold, args=(slot,)) for slot in range(audit_export.EXPORTS_AT_ONCE)]
+    holders = [threading.Thread(target=hold, args=(whose,)) for whose in workspaces]
     for holder in holders:
         holder.start()
     taken.wait()
-    answer = operator.post(EXPORT, {"format": "csv"})
-    assert answer.status_code == 429
-    assert "try again" in text_of(answer)
-    leave.set()
-    for holder in holders:
-        holder.join()
+    try:
+        yield
+    finally:
+        leave.set()
+        for holder in holders:
+            holder.join()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_exports_of_one_workspace_shut_out_no_other_until_all_places_are_taken(operator: Visitor) -> None:
+    """What one tenant reads holds up another only where the console as a whole can read no more."""
+    other = str(uuid.uuid4())
+    with held([other] * audit_export.EXPORTS_AT_ONCE):
+        give_up(operator.post(EXPORT, {"format": "csv"}))
+    with held([str(uuid.uuid4()) for _ in range(audit_export.EXPORTS_OF_ALL)]):
+        answer = operator.post(EXPORT, {"format": "csv"})
+        assert (answer.status_code, "of all workspaces" in text_of(answer)) == (429, True)
+    give_up(operator.post(EXPORT, {"format": "csv"}))
+    assert advisory_locks() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_only_so_many_exports_are_read_at_once(people: dict[str, Person], operator: Visitor) -> None:
+    """Each holds a thread and a snapshot: one more is told to come again, and finds a place when one has ended."""
+    with held([str(people["operator"].actor.workspace_id)] * audit_export.EXPORTS_AT_ONCE):
+        answer = operator.post(EXPORT, {"format": "csv"})
+        assert answer.status_code == 429
+        assert "try again" in text_of(answer)
     for _ in range(audit_export.EXPORTS_AT_ONCE + 1):
         give_up(operator.post(EXPORT, {"format": "csv"}))  # its place is given back although nothing was read
-    assert query("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = %s", [audit_export.LOCK]) == [
-        (0,)
-    ]
-    told = AuditEvent.objects.order_by("at").values_list("outcome", "code")
+    assert advisory_locks() == 0
+    told = AuditEvent.objects.filter(action="audit.export").order_by("at").values_list("outcome", "code")
     assert next(iter(told)) == ("failed", "rate_limited")

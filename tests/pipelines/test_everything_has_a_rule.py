@@ -60,6 +60,7 @@ from pipelines.tenant_admin import TenantAdmin
 from recovery import backfills
 from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
+from tests.cells import in_each_cell
 from tests.recovery.backfilled import trigger_of, wish
 from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
@@ -414,70 +415,84 @@ GUARDED = sorted(name for name, rule in SCREENS.items() if rule in CAPABILITIES)
 ACTS = sorted(name for name in GUARDED if SCREENS[name] != VIEW)
 
 
-@pytest.mark.parametrize("name", GUARDED)
 def test_each_role_is_let_in_or_refused_on_screens_as_the_table_says(
-    name: str, parts: dict[str, Any], people: dict[str, Person]
+    parts: dict[str, Any], people: dict[str, Person]
 ) -> None:
-    address = address_of(name, parts)
-    for role, person in people.items():
-        status = logged_in(person).get(address).status_code
-        if role in MODEL[SCREENS[name]]:
-            assert status not in (302, 403, 404, 500), f"{role} {name}"
-        else:
-            assert status == 403, f"{role} {name}"
+    def held(name: str) -> None:
+        address = address_of(name, parts)
+        for role, person in people.items():
+            status = logged_in(person).get(address).status_code
+            if role in MODEL[SCREENS[name]]:
+                assert status not in (302, 403, 404, 500), f"{role} {name}"
+            else:
+                assert status == 403, f"{role} {name}"
+
+    in_each_cell(GUARDED, held)
 
 
-@pytest.mark.parametrize("name", ACTS)
-def test_who_may_not_act_changes_nothing_and_is_in_the_audit(
-    name: str, parts: dict[str, Any], people: dict[str, Person]
-) -> None:
+def test_who_may_not_act_changes_nothing_and_is_in_the_audit(parts: dict[str, Any], people: dict[str, Person]) -> None:
     """F145: one denied event each, over the channel `console`."""
-    before = list(Stage.objects.values_list("id", "state", "epoch"))
-    for role in set(people) - MODEL[SCREENS[name]]:
-        answer = logged_in(people[role]).post(address_of(name, parts), {"reason": "because"})
-        assert answer.status_code == 403, f"{role} {name}"
-        event = AuditEvent.objects.get(user=people[role].user)
-        assert (event.outcome, event.code, event.channel) == ("denied", "permission_denied", "console"), event.action
-    assert list(Stage.objects.values_list("id", "state", "epoch")) == before
+
+    def held(name: str) -> None:
+        before = list(Stage.objects.values_list("id", "state", "epoch"))
+        for role in set(people) - MODEL[SCREENS[name]]:
+            answer = logged_in(people[role]).post(address_of(name, parts), {"reason": "because"})
+            assert answer.status_code == 403, f"{role} {name}"
+            event = AuditEvent.objects.get(user=people[role].user)
+            told = (event.outcome, event.code, event.channel)
+            assert told == ("denied", "permission_denied", "console"), event.action
+        assert list(Stage.objects.values_list("id", "state", "epoch")) == before
+
+    in_each_cell(ACTS, held)
 
 
-@pytest.mark.parametrize("name", GUARDED)
-def test_an_outsider_finds_no_screen_of_ours(name: str, parts: dict[str, Any], outsider: Person) -> None:
+def test_an_outsider_finds_no_screen_of_ours(parts: dict[str, Any], outsider: Person) -> None:
     """I16, F151."""
-    address = address_of(name, parts)
-    client = logged_in(outsider)
-    named = "/console/" + address.partition("/console/")[2]
-    if not any(str(found) in named for part, found in parts.items() if part not in ("sequence", "kind")):
-        return  # it is of their own workspace
-    assert client.get(address).status_code == 404
-    if name in ACTS:
-        assert client.post(address, {"reason": "because"}).status_code == 404
-        assert AuditEvent.objects.filter(workspace=outsider.actor.workspace_id).get().outcome == "failed"
+
+    def is_ours(name: str) -> bool:
+        """Whether its address names something of our workspace; others are of their own."""
+        named = "/console/" + address_of(name, parts).partition("/console/")[2]
+        return any(str(found) in named for part, found in parts.items() if part not in ("sequence", "kind"))
+
+    def held(name: str) -> None:
+        address, client = address_of(name, parts), logged_in(outsider)
+        assert client.get(address).status_code == 404
+        if name in ACTS:
+            assert client.post(address, {"reason": "because"}).status_code == 404
+            assert AuditEvent.objects.filter(workspace=outsider.actor.workspace_id).get().outcome == "failed"
+
+    in_each_cell(filter(is_ours, GUARDED), held)
 
 
-@pytest.mark.parametrize("name", sorted(name for name, rule in SCREENS.items() if rule != OPEN))
-def test_who_is_not_logged_in_is_asked_to_be(name: str, parts: dict[str, Any]) -> None:
-    answer = Client().get(address_of(name, parts))
-    assert answer.status_code == 302
-    assert "/login/" in answer.headers["Location"]
+def test_who_is_not_logged_in_is_asked_to_be(parts: dict[str, Any]) -> None:
+    def held(name: str) -> None:
+        answer = Client().get(address_of(name, parts))
+        assert answer.status_code == 302
+        assert "/login/" in answer.headers["Location"]
+
+    in_each_cell(sorted(name for name, rule in SCREENS.items() if rule != OPEN), held)
 
 
 # keys
 
 
-@pytest.mark.parametrize("route", sorted(APPLICATION_ROUTES))
 def test_a_runtime_key_serves_no_route_of_applications(
-    route: str, parts: dict[str, Any], application: Application, environment: Environment
+    parts: dict[str, Any], application: Application, environment: Environment
 ) -> None:
     """P9: 403 everywhere; without a key 401."""
     _, secret = keys.issue_key(application, environment, scope="runtime")
-    path = "/" + route.replace("<str:run_id>", str(parts["run_id"])).replace("<str:stage_id>", str(parts["stage_id"]))
-    path = path.replace("<str:artifact_id>", str(parts["artifact_id"]))
-    for headers, status in (({"X-API-Key": secret}, 403), ({}, 401), ({"X-API-Key": "rk_none"}, 401)):
-        client = Api({**headers, "X-Worker-Session": "rs_none"})
-        is_read = route in ("pipelines/<str:run_id>", "artifacts/<str:artifact_id>")
-        answer = client.get(path) if is_read else client.post(path)
-        assert answer.status_code == status, f"{route} {headers}"
+
+    def held(route: str) -> None:
+        path = "/" + route
+        for name in ("run_id", "stage_id", "artifact_id"):
+            path = path.replace(f"<str:{name}>", str(parts[name]))
+        for headers, status in (({"X-API-Key": secret}, 403), ({}, 401), ({"X-API-Key": "rk_none"}, 401)):
+            client = Api({**headers, "X-Worker-Session": "rs_none"})
+            is_read = route in ("pipelines/<str:run_id>", "artifacts/<str:artifact_id>")
+            answer = client.get(path) if is_read else client.post(path)
+            assert answer.status_code == status, f"{route} {headers}"
+
+    in_each_cell(sorted(APPLICATION_ROUTES), held)
 
 
 def test_a_key_that_tries_a_persons_verb_is_in_the_audit(

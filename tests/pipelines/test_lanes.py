@@ -265,20 +265,24 @@ def test_a_gate_before_the_first_stage_opens_when_the_run_is_let_in(make_trigger
     assert_invariants()
 
 
-def test_a_run_that_a_person_retries_is_in_at_once_and_the_next_waits_for_room(
+def test_a_run_that_a_person_retries_waits_for_room_and_goes_before_younger_ones(
     trigger: Trigger, people: dict[str, Person], hand: Hand, at_commit: AtCommit
 ) -> None:
-    """Who retries is not put at the end of a queue; nobody else is let in on top of that."""
+    """F52: nobody is in on top of what the lane takes; who retries is not put at the end of its queue."""
     lane = open_lane(trigger, 1)
     first, _, _ = hold(trigger, lane, 3)
     with at_commit(execute=True):
         lanes.let_in()
         hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED")
-    retry_stage(first.stages.get(name="first").id, actor=people["operator"].actor)
-    assert inside(lane) == [0, 1]
     with at_commit(execute=True):
-        cancel_run(first.id, actor=people["operator"].actor)
-    assert inside(lane) == [1]
+        done = retry_stage(first.stages.get(name="first").id, actor=people["operator"].actor)
+    assert (done.result["run_status"], done.result["stage_status"]) == ("queued", "pending")
+    assert (inside(lane), waiting(lane)) == ([1], [0, 2])
+    assert_invariants()
+    with at_commit(execute=True):
+        hand.finish(2)
+    assert (inside(lane), waiting(lane)) == ([0], [2])
+    assert_invariants()
 
 
 @pytest.mark.parametrize("scope", ["workspace", "environment", "trigger"])

@@ -18,6 +18,7 @@ from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, En
 from recovery import backfills
 from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
+from tests.cells import in_each_cell
 from tests.pipelines.blackout_nights import on_dates
 from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
@@ -221,70 +222,92 @@ def call(client: Api, method: str, path: str, body: Any = None) -> Any:
     return client.get(path) if method == "GET" else getattr(client, method.lower())(path, body or {})
 
 
-@pytest.mark.parametrize(("method", "route"), sorted(ROUTES))
 def test_each_role_is_let_in_or_refused_as_the_table_says(
-    method: str, route: str, things: dict[str, str], people: dict[str, Person], as_person: AsPerson
+    things: dict[str, str], people: dict[str, Person], as_person: AsPerson
 ) -> None:
     """Model §5, F145: a refusal says which right is missing and is in the audit; it changes nothing."""
-    before = list(Stage.objects.values_list("id", "state", "epoch"))
-    for role in Role.values:
-        # a body that no shape takes: who may is told 400, who may not 403, and nobody's call goes through here
-        answer = call(as_person(people[role]), method, path_of(route, things), {"no such field": 1})
-        denied = AuditEvent.objects.filter(outcome="denied", user=people[role].user)
-        if role in ROUTES[method, route]:
-            assert answer.status_code == (200 if method == "GET" else 400), answer.content
-            assert not denied.exists()
+
+    def held(cell: tuple[str, str]) -> None:
+        method, route = cell
+        before = list(Stage.objects.values_list("id", "state", "epoch"))
+        for role in Role.values:
+            # a body that no shape takes: who may is told 400, who may not 403, and nobody's call goes through here
+            answer = call(as_person(people[role]), method, path_of(route, things), {"no such field": 1})
+            denied = AuditEvent.objects.filter(outcome="denied", user=people[role].user)
+            if role in ROUTES[method, route]:
+                assert answer.status_code == (200 if method == "GET" else 400), answer.content
+                assert not denied.exists()
+            else:
+                assert answer.status_code == 403
+                assert answer.json()["code"] == "permission_denied"
+                assert "needs one of" in answer.json()["detail"]
+                if method == "GET":
+                    assert not denied.exists()  # who only looked asked for no change
+                    continue
+                event = denied.get()
+                assert (event.code, event.channel, event.actor) == (
+                    "permission_denied",
+                    "api",
+                    people[role].user.username,
+                )
+                assert event.action, "the audit names what was tried"
+                if "execution_id" in route or "letter_id" in route or "stage_id" in route:
+                    assert str(event.run) == things["execution_id"]
+        assert list(Stage.objects.values_list("id", "state", "epoch")) == before
+
+    in_each_cell(sorted(ROUTES), held)
+
+
+def test_another_workspaces_ids_are_not_found(things: dict[str, str], outsider: Person, as_person: AsPerson) -> None:
+    """I16, F151: an admin elsewhere is told 404, whatever the body says, and nothing changes."""
+
+    def held(cell: tuple[str, str]) -> None:
+        method, route = cell
+        before = list(Stage.objects.values_list("id", "state", "epoch"))
+        answer = call(as_person(outsider), method, path_of(route, things), {"no such field": 1})
+        assert answer.status_code == 404
+        assert answer.json()["code"] == "not_found"
+        assert list(Stage.objects.values_list("id", "state", "epoch")) == before
+        tried = AuditEvent.objects.filter(workspace=outsider.actor.workspace_id)
+        assert [(event.outcome, event.code) for event in tried] == (
+            [] if method == "GET" else [("failed", "not_found")]
+        )
+
+    in_each_cell(sorted(route for route in ROUTES if "<" in route[1]), held)
+
+
+def test_without_a_name_nothing_is_answered(things: dict[str, str]) -> None:
+    def held(cell: tuple[str, str]) -> None:
+        method, route = cell
+        for headers in (
+            {},
+            {"Authorization": "Bearer rt_nobody"},
+            {"Authorization": "Basic x"},
+            {"X-API-Key": "rk_none"},
+        ):
+            answer = call(Api(headers), method, path_of(route, things))
+            assert answer.status_code == 401
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert answer.json()["code"] == "unauthorized"
+
+    in_each_cell(sorted(ROUTES), held)
+
+
+def test_an_applications_key_only_reads_its_own_runs(things: dict[str, str], api: Api, sibling_key: str) -> None:
+    """Contract §3: X-API-Key on GET routes for its own runs; another application's run is 404 (I16)."""
+
+    def held(cell: tuple[str, str]) -> None:
+        method, route = cell
+        answer = call(api, method, path_of(route, things))
+        if method == "GET" and route in FOR_KEYS:
+            assert answer.status_code == 200
+            if "<" in route:
+                assert Api({"X-API-Key": sibling_key}).get(path_of(route, things)).status_code == 404
         else:
             assert answer.status_code == 403
             assert answer.json()["code"] == "permission_denied"
-            assert "needs one of" in answer.json()["detail"]
-            if method == "GET":
-                assert not denied.exists()  # who only looked asked for no change
-                continue
-            event = denied.get()
-            assert (event.code, event.channel, event.actor) == ("permission_denied", "api", people[role].user.username)
-            assert event.action, "the audit names what was tried"
-            if "execution_id" in route or "letter_id" in route or "stage_id" in route:
-                assert str(event.run) == things["execution_id"]
-    assert list(Stage.objects.values_list("id", "state", "epoch")) == before
 
-
-@pytest.mark.parametrize(("method", "route"), sorted(route for route in ROUTES if "<" in route[1]))
-def test_another_workspaces_ids_are_not_found(
-    method: str, route: str, things: dict[str, str], outsider: Person, as_person: AsPerson
-) -> None:
-    """I16, F151: an admin elsewhere is told 404, whatever the body says, and nothing changes."""
-    before = list(Stage.objects.values_list("id", "state", "epoch"))
-    answer = call(as_person(outsider), method, path_of(route, things), {"no such field": 1})
-    assert answer.status_code == 404
-    assert answer.json()["code"] == "not_found"
-    assert list(Stage.objects.values_list("id", "state", "epoch")) == before
-    tried = AuditEvent.objects.filter(workspace=outsider.actor.workspace_id)
-    assert [(event.outcome, event.code) for event in tried] == ([] if method == "GET" else [("failed", "not_found")])
-
-
-@pytest.mark.parametrize(("method", "route"), sorted(ROUTES))
-def test_without_a_name_nothing_is_answered(method: str, route: str, things: dict[str, str]) -> None:
-    for headers in ({}, {"Authorization": "Bearer rt_nobody"}, {"Authorization": "Basic x"}, {"X-API-Key": "rk_none"}):
-        answer = call(Api(headers), method, path_of(route, things))
-        assert answer.status_code == 401
-        assert answer.headers["WWW-Authenticate"] == "Bearer"
-        assert answer.json()["code"] == "unauthorized"
-
-
-@pytest.mark.parametrize(("method", "route"), sorted(ROUTES))
-def test_an_applications_key_only_reads_its_own_runs(
-    method: str, route: str, things: dict[str, str], api: Api, sibling_key: str
-) -> None:
-    """Contract §3: X-API-Key on GET routes for its own runs; another application's run is 404 (I16)."""
-    answer = call(api, method, path_of(route, things))
-    if method == "GET" and route in FOR_KEYS:
-        assert answer.status_code == 200
-        if "<" in route:
-            assert Api({"X-API-Key": sibling_key}).get(path_of(route, things)).status_code == 404
-    else:
-        assert answer.status_code == 403
-        assert answer.json()["code"] == "permission_denied"
+    in_each_cell(sorted(ROUTES), held)
 
 
 def test_a_token_stops_with_its_owners_membership(
@@ -332,15 +355,16 @@ def test_a_superuser_has_no_rights_where_they_are_no_member(
     assert client.get("/v1/executions?workspace=acme").status_code == 404
 
 
-@pytest.mark.parametrize("route", sorted(route for method, route in ROUTES if method == "GET"))
-def test_every_list_names_its_items(
-    route: str, things: dict[str, str], people: dict[str, Person], as_person: AsPerson
-) -> None:
+def test_every_list_names_its_items(things: dict[str, str], people: dict[str, Person], as_person: AsPerson) -> None:
     """Contract §3: lists are {next, previous, results}; items carry `execution_id`, or `id` for other things."""
-    answer = as_person(people["admin"]).get(path_of(route, things)).json()
-    if "results" not in answer:
-        return
-    assert set(answer) == {"next", "previous", "results"}
-    named = "execution_id" if route == "executions" else "id"
-    if not route.endswith("/blockers"):  # a blocker is no thing, it has no name
-        assert all(item[named] for item in answer["results"])
+
+    def held(route: str) -> None:
+        answer = as_person(people["admin"]).get(path_of(route, things)).json()
+        if "results" not in answer:
+            return
+        assert set(answer) == {"next", "previous", "results"}
+        named = "execution_id" if route == "executions" else "id"
+        if not route.endswith("/blockers"):  # a blocker is no thing, it has no name
+            assert all(item[named] for item in answer["results"])
+
+    in_each_cell(sorted(route for method, route in ROUTES if method == "GET"), held)

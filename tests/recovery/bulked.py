@@ -6,7 +6,10 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pytest
+
 from pipelines.access import Actor
+from pipelines.errors import Refusal
 from pipelines.models import DeadLetter, Run
 from recovery import bulk_work, bulks
 from recovery.models import BulkItem, BulkOperation
@@ -22,7 +25,7 @@ def failing(start_run: Callable[..., Run], hand: Hand, count: int, *stages: Any,
     """Runs whose first stage has failed for good, each with its dead letter."""
     runs = [start_run(*(stages or ("first",)), **more) for _ in range(count)]
     for _ in runs:
-        hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED", retryable=False)
+        fail(hand)
     return runs
 
 
@@ -30,6 +33,19 @@ def of(kind: OperationKind, targets: Iterable[Any], **more: Any) -> bulks.Wish:
     """A wish for these runs or dead letters, as fast as may be."""
     ids = tuple(getattr(one, "id", one) for one in targets)
     return bulks.Wish(kind, bulks.Selection(ids=ids), **{"reason": REASON, "rate": bulks.FASTEST, **more})
+
+
+def fail(hand: Hand) -> None:
+    """The next job fails for good."""
+    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED", retryable=False)
+
+
+def refused(code: str, act: Callable[[], Any]) -> Refusal:
+    """Why the act is refused, which has to be with this code."""
+    with pytest.raises(Refusal) as caught:
+        act()
+    assert caught.value.code == code, caught.value.detail
+    return caught.value
 
 
 def letters_of(runs: Sequence[Run]) -> list[DeadLetter]:

@@ -24,7 +24,8 @@ from tests.approvals.notified import channel_of, rule_of, sent
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
 from tests.recovery.backfilled import assert_accounted_for, finish, pipeline_of, runs_of, states, trigger_of, wish
-from tests.recovery.test_backfills import KEY, WINDOW, refused
+from tests.recovery.bulked import refused
+from tests.recovery.test_backfills import KEY, WINDOW
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,11 +34,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def trigger(people: dict[str, Person], environments: dict[str, Environment], application: Application) -> Trigger:
     """In production, which is protected."""
     return trigger_of(people["admin"].actor, environments["production"], application)
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
 
 
 @pytest.fixture

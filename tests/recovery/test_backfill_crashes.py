@@ -86,11 +86,6 @@ def trigger(people: dict[str, Person], environment: Environment, application: Ap
 
 
 @pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
-@pytest.fixture
 def windows() -> Iterator[tuple[datetime, datetime]]:
     """One window of `TICKS` days after the other."""
 

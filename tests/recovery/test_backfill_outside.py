@@ -27,11 +27,6 @@ WINDOW = ("2026-05-20T08:00:00+00:00", "2026-05-22T08:00:00+00:00")
 
 
 @pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
-@pytest.fixture
 def trigger(people: dict[str, Person], environment: Environment, application: Application) -> Trigger:
     """Its runs charge somebody."""
     return trigger_of(people["admin"].actor, environment, application, {"name": "charge", **EXTERNAL}, slug="bills")

@@ -30,6 +30,7 @@ from tests.recovery.backfilled import (
     trigger_of,
     wish,
 )
+from tests.recovery.bulked import fail, refused
 from tests.scheduled import expected, run_pass, set_to
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,23 +42,6 @@ TEN_DAYS = ("2026-05-01T00:00:00+00:00", "2026-05-10T23:00:00+00:00")
 @pytest.fixture
 def trigger(people: dict[str, Person], environment: Environment, application: Application) -> Trigger:
     return trigger_of(people["admin"].actor, environment, application)
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
-def refused(code: str, act: Callable[[], Any]) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        act()
-    assert caught.value.code == code, caught.value.detail
-    return caught.value
-
-
-def fail(hand: Hand) -> None:
-    """The next job fails for good."""
-    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED", retryable=False)
 
 
 # asking

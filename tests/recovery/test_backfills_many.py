@@ -32,11 +32,6 @@ def trigger(people: dict[str, Person], environment: Environment, application: Ap
     return trigger_of(people["admin"].actor, environment, application, cron="* * * * *")
 
 
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
 def test_five_thousand_ticks_are_all_accounted_for(trigger: Trigger, operator: Actor) -> None:
     """F104: more than any buffer holds. The request answers at once; the sweep makes what is left."""
     window = ("2026-05-01T00:00:00+00:00", "2026-05-04T11:19:00+00:00")

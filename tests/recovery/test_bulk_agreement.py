@@ -22,16 +22,10 @@ from recovery.screens import bulk_lines
 from tests.approvals.asked import agree, reject, rounds, rule
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
-from tests.recovery.bulked import REASON, K, counted, failing, of, work_through
-from tests.recovery.test_bulks import refused
+from tests.recovery.bulked import REASON, K, counted, failing, of, refused, work_through
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
 
 
 @pytest.fixture
@@ -179,7 +173,7 @@ def test_the_inbox_its_api_and_the_audit_tell_what_it_is_about(
     assert (item.id, item.kind, item.run_id, item.run_name) == (bulk.id, "bulk", None, "bulk replay of 3 runs")
     assert (item.environment, item.is_protected, item.may_decide) == ("production", True, True)
     plan: Any = item.plan
-    assert bulk_lines.gist(bulk_lines.Wanted("bulk", plan)) == "replays 3 runs in production"
+    assert bulk_lines.gist(plan) == "replays 3 runs in production"
     told = [(step.word, step.text) for step in bulk_lines.lines(plan)]
     assert ("Does", "replays 3 runs; each is judged by itself on its turn") in told
     assert ("Protected", "3 in a protected environment") in told

@@ -12,21 +12,16 @@ import pytest
 from pipelines.access import Actor
 from pipelines.models import Run
 from pipelines.sql import database_now
-from recovery import bulk_work, bulks
+from recovery import bulk_acts, bulk_work, bulks
 from recovery.models import BulkItem, BulkOperation
-from tests.cast import Hand, Person
+from tests.cast import Hand
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
-from tests.recovery.bulked import REASON, K, begun, counted, failing, letters_of, of, outcomes, work_through
+from tests.recovery.bulked import REASON, K, begun, counted, fail, failing, letters_of, of, outcomes, work_through
 from tests.recovery.stories import EXTERNAL, effect_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
 
 
 def going_for(bulk: BulkOperation) -> float:
@@ -154,12 +149,10 @@ def test_targets_that_fail_again_count_against_the_stop_rule(
     monkeypatch.setattr(bulk_work, "FEWEST", 4)
     runs = failing(start_run, hand, 8)
     bulk = begun(of(K.RETRY, runs, rate=1, stop_ratio=0.5), operator)
-    for _ in range(5):
-        bulk_work.step(bulk.id)
-        clock.advance(1)
+    bulk_acts.act_on_next(bulk.id, 5)
     assert counted(bulk) == {"pending": 3, "done": 5}
     for _ in range(4):
-        hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED", retryable=False)
+        fail(hand)
     assert bulks.progress(bulk).failed_again == 4
     bulk_work.carry_on()
     bulk.refresh_from_db()

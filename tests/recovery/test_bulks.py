@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,16 @@ from django.test.utils import CaptureQueriesContext
 from pipelines import queries, retention
 from pipelines.access import Actor
 from pipelines.creation import Place
-from pipelines.errors import Refusal
 from pipelines.filters import RunFilter
 from pipelines.models import AuditEvent, Blackout, DeadLetter, Environment, Run, Stage, Workspace
 from pipelines.paging import Cut
 from pipelines.sql import execute
-from recovery import bulk_targets, bulk_work, bulks
+from pipelines.states import DeadLetterReason, RunStatus
+from recovery import bulk_targets, bulk_work, bulks, transitions
 from recovery.bulks import Selection, Wish
 from recovery.models import BulkItem, BulkOperation, Operation
+from recovery.plans import Asked, Plan
+from recovery.world import World
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
 from tests.recovery.bulked import (
@@ -31,11 +33,13 @@ from tests.recovery.bulked import (
     K,
     begun,
     counted,
+    fail,
     failing,
     item_of,
     letters_of,
     of,
     outcomes,
+    refused,
     work_through,
 )
 from tests.recovery.stories import EXTERNAL, effect_of
@@ -43,23 +47,6 @@ from tests.recovery.stories import EXTERNAL, effect_of
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
 KEY = "0b7e3d1c-1111-4222-8333-444455556666"
-
-
-@pytest.fixture
-def operator(people: dict[str, Person]) -> Actor:
-    return people["operator"].actor
-
-
-def refused(code: str, act: Callable[[], Any]) -> Refusal:
-    with pytest.raises(Refusal) as caught:
-        act()
-    assert caught.value.code == code, caught.value.detail
-    return caught.value
-
-
-def fail(hand: Hand) -> None:
-    """The next job fails for good."""
-    hand.report(hand.take(), "failed", error_code="BUSINESS_REJECTED", retryable=False)
 
 
 # every verb
@@ -229,6 +216,60 @@ def test_ids_of_others_are_not_there_and_name_none(
     for verb in (bulks.pause, bulks.resume, bulks.abort):
         refused("not_found", partial(verb, bulk.id, actor=outsider.actor))
     assert not bulks.visible(outsider.actor).exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "selection"),
+    [
+        (K.CANCEL, Selection(runs=RunFilter())),
+        (K.CANCEL, Selection(runs=RunFilter(status=tuple(RunStatus.values)))),
+        (K.CANCEL, Selection(runs=RunFilter(created_before=datetime(2999, 1, 1, tzinfo=UTC)))),
+        (K.REDRIVE, Selection(letters={"status": ["open", "acknowledged"]})),
+        (K.REDRIVE, Selection(letters={"reason": list(DeadLetterReason.values), "error_code": [" "]})),
+    ],
+)
+def test_a_filter_that_leaves_nothing_out_is_an_empty_one(
+    kind: K, selection: Selection, start_run: StartRun, hand: Hand, operator: Actor
+) -> None:
+    """F161: whoever ticked every status did not mean to narrow, and would take everything there is."""
+    failing(start_run, hand, 2)
+    refusal = refused("validation_error", partial(bulks.draft, Wish(kind, selection), actor=operator))
+    assert "narrow it" in refusal.detail
+    assert not BulkOperation.objects.exists()
+    some = [*RunStatus.values][1:]
+    assert bulks.draft(Wish(K.CANCEL, Selection(runs=RunFilter(status=tuple(some)))), actor=operator).total == 2
+
+
+def test_only_so_many_drafts_of_one_person_wait(
+    start_run: StartRun, operator: Actor, people: dict[str, Person], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft keeps its targets for an hour: the refusal names the limit, keeps nothing, and holds up nobody else."""
+    monkeypatch.setattr(bulks, "MOST_DRAFTS", 2)
+    wish = of(K.CANCEL, [start_run()])
+    first = bulks.draft(wish, actor=operator, key=KEY)
+    bulks.draft(wish, actor=operator)
+    refusal = refused("rate_limited", partial(bulks.draft, wish, actor=operator))
+    assert (refusal.status, refusal.extra["most"], "2 drafts of yours" in refusal.detail) == (429, 2, True)
+    assert BulkOperation.objects.count() == BulkItem.objects.count() == 2
+    assert bulks.draft(wish, actor=operator, key=KEY).id == first.id, "a repeat makes none"
+    bulks.draft(wish, actor=people["admin"].actor)
+    bulks.create(wish, actor=operator)
+    bulks.start(first.id, actor=operator, reason=REASON)
+    bulks.draft(wish, actor=operator)
+    clock.advance(hours=2)
+    bulks.draft(wish, actor=operator)
+
+
+def test_a_pause_until_what_is_past_is_refused(start_run: StartRun, operator: Actor, clock: Clock) -> None:
+    """Each target would fail of it: it is told once, before anything is kept."""
+    run = start_run()
+    for until in (clock.now() - timedelta(seconds=1), (clock.now() - timedelta(days=1)).isoformat()):
+        refusal = refused(
+            "validation_error", partial(bulks.create, of(K.PAUSE, [run], choices={"until": until}), actor=operator)
+        )
+        assert refusal.errors == {"until": ["must lie ahead"]}
+    assert not BulkOperation.objects.exists()
+    begun(of(K.PAUSE, [run], choices={"until": clock.now() + timedelta(hours=1)}), operator)
 
 
 def test_a_target_that_is_named_twice_is_one(start_run: StartRun, operator: Actor) -> None:
@@ -475,14 +516,14 @@ def test_a_fault_of_one_target_is_its_own(
 ) -> None:
     """F64: what goes wrong with one never stops the others; it is told, and its run is untouched."""
     runs = [start_run() for _ in range(3)]
-    real = bulks.bulk_work.bulk_acts.transitions.plan_in_place
+    real = transitions.plan_from
 
-    def broken(asked: Any, **more: Any) -> Any:
+    def broken(world: World, asked: Asked, **more: Any) -> Plan:
         if asked.run_id == runs[1].id:
             raise RuntimeError("a fault")
-        return real(asked, **more)
+        return real(world, asked, **more)
 
-    monkeypatch.setattr(bulks.bulk_work.bulk_acts.transitions, "plan_in_place", broken)
+    monkeypatch.setattr(transitions, "plan_from", broken)
     bulk = work_through(begun(of(K.CANCEL, runs), operator), clock)
     assert (counted(bulk), bulk.state) == ({"done": 2, "failed": 1}, "completed_with_failures")
     failed = item_of(bulk, runs[1].id)

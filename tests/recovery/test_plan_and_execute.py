@@ -179,7 +179,7 @@ def test_a_plan_is_carried_out_as_it_was_or_not_at_all(
             assert rows() == before, "a refusal changes nothing"
             assert disturbance != "none", answer
         if isinstance(answer, Refusal) and answer.code == "plan_changed":
-            assert answer.extra["plan"] == {**preview(asked, actor=operator).as_json(), "blackout": None}
+            assert answer.extra["plan"] == {**preview(asked, actor=operator).as_json(), "blackout": None, "lane": None}
         assert_invariants()
     assert outcomes
 
