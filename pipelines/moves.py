@@ -324,7 +324,17 @@ class Moves:
         """Has what was decided there, on runs that are locked here, written with what was decided here."""
         if other._ended:
             raise IllegalMove(f"attempts ended while their stages stayed: {list(other._ended)}")
-        for name in ("_dirty_runs", "_dirty_stages", "_ready", "_lanes", "_digests", "_marks", "_imports", "_changes"):
+        for name in (
+            "_dirty_runs",
+            "_dirty_stages",
+            "_ready",
+            "_lanes",
+            "_digests",
+            "_marks",
+            "_slots",
+            "_imports",
+            "_changes",
+        ):
             getattr(self, name).update(getattr(other, name))
         for name in ("_events", "_attempts", "_outputs", "_left", "_gates", "_gate_ends", "_dead_letters"):
             getattr(self, name).extend(getattr(other, name))
