@@ -7,6 +7,7 @@ class ConfigConfig(AppConfig):
     """Settings, URL map, commands that start things."""
 
     name = "config"
+    verbose_name = "Log-ins"  # of its models on the admin site: who is logged in, by what
 
     def ready(self) -> None:
         import_module("config.checks")
