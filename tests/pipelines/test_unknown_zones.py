@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from config.checks import zones_agree
-from pipelines import blackouts, sweeps, zone_agreement, zones
+from pipelines import blackouts, dispatch, ledger, sweeps, zone_agreement, zones
 from pipelines.blackouts import Active
 from pipelines.errors import Refusal
 from pipelines.models import Blackout, Run, Workspace
 from pipelines.sql import execute
 from tests.cast import Hand
+from tests.clock import Clock
 from tests.pipelines.blackout_nights import on_dates, weekly
 from tests.scheduled import MakeTrigger
 
@@ -49,6 +50,16 @@ def test_it_says_why_it_holds_and_that_it_does_not_end(lost: Blackout, workspace
     assert blackouts.holding([lost.id]) == {lost.id}
     with pytest.raises(Refusal, match=NOWHERE):
         blackouts.require_open(workspace.id, None)
+
+
+def test_a_tick_is_left_out_as_in_any_blackout(lost: Blackout, make_trigger: MakeTrigger, clock: Clock) -> None:
+    """It is missed for a reason that is kept, and a backfill may fill it."""
+    trigger = make_trigger(catch_up="latest")
+    clock.advance(3600)
+    ledger.record()
+    dispatch.dispatch_due()
+    assert set(trigger.ticks.values_list("state", "reason")) == {("skipped", "blackout")}
+    assert not Run.objects.exists()
 
 
 def test_a_period_asks_for_no_zone(workspace: Workspace) -> None:
