@@ -1,25 +1,28 @@
-"""What bulks cost: drafting and looking at 100,000 targets, and how many a second one worker deals with.
+"""What bulks cost: drafting and looking at 100,000 targets, and how many a second are dealt with.
 
     python bench/bulk.py [--targets 100000] [--worked 1000] [--reads 7]
 
-Through the engine, by one connection. The worked runs were made and failed by the engine; the many are copies of them.
-Fails where a draft takes more than a second, a page of a bulk of 100,000 more than 150 ms, or one worker deals with
-fewer than 100 targets a second. Where other work shares the machine, look at the processor time beside, which is this
+Through the engine, by one connection; then once more by the two worker processes and the clock that `up` starts. The
+worked runs were made and failed by the engine; the many are copies of them. Fails where a draft takes more than a
+second, a page of a bulk of 100,000 more than 150 ms, one worker deals with fewer than 100 targets a second, or those of
+`up` with fewer than 200. Where other work shares the machine, look at the processor time beside, which is this
 process's alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import lab
 
-DRAFT_SECONDS, PLAN_SECONDS, PAGE_SECONDS, TARGETS_A_SECOND = 1.0, 2.0, 0.15, 100
+DRAFT_SECONDS, PLAN_SECONDS, PAGE_SECONDS, TARGETS_A_SECOND, BY_UP = 1.0, 2.0, 0.15, 100, 200
 REASON = "a measurement"
 
 
@@ -43,8 +46,24 @@ def measure(targets: int, worked: int, reads: int) -> int:
     fail(place, worked)
     failed = 0
     letters = Selection(letters={"error_code": ["BUSINESS_REJECTED"]})
-    failed += worked_through(OperationKind.REDRIVE, letters, actor)
-    failed += worked_through(OperationKind.CANCEL, Selection(runs=RunFilter(status=("queued", "running"))), actor)
+    stood = Selection(runs=RunFilter(status=("failed",)))
+    going = Selection(runs=RunFilter(status=("queued", "running")))
+    for kind, selection in (
+        (OperationKind.REDRIVE, letters),
+        (OperationKind.CANCEL, going),
+        (OperationKind.RETRY, stood),
+        (OperationKind.SKIP, stood),
+    ):
+        if kind in (OperationKind.RETRY, OperationKind.SKIP):
+            fail(place, worked)
+        failed += worked_through(kind, selection, actor)
+        if kind == OperationKind.RETRY:
+            end_all(actor, going)
+    end_all(actor, going)
+    fail(place, worked)
+    with workers():
+        failed += worked_through(OperationKind.REDRIVE, letters, actor, by_up=True)
+        failed += worked_through(OperationKind.CANCEL, going, actor, by_up=True)
     fail(place, 1)
     copy(targets - 1)  # nothing else is left that failed
     for what, kind, selection in (
@@ -74,8 +93,33 @@ def looked_at(what: str, kind: Any, selection: Any, actor: Any, reads: int) -> i
     return failed + told("  a page in its midst", lambda: bulks.items(bulk, cut=half), reads, PAGE_SECONDS)
 
 
-def worked_through(kind: Any, selection: Any, actor: Any) -> int:
-    """One worker, as fast as it can; 1 when that is slower than was wanted."""
+@contextmanager
+def workers() -> Iterator[None]:
+    """The worker processes and the clock, as `up` has them."""
+    from config import console
+
+    services = [console.workers(2), console.clock(), console.beat()]
+    with ExitStack() as stack:
+        for service in services:
+            stack.enter_context(lab.process(service.argv, {**os.environ, **service.env}))
+        time.sleep(8)  # until all of them are there
+        yield
+
+
+def end_all(actor: Any, selection: Any) -> None:
+    """Cancels what one measurement left, so that the next finds only its own."""
+    from recovery import bulk_work, bulks
+    from recovery.bulks import Wish
+    from recovery.states import OperationKind
+
+    bulk = bulks.create(Wish(OperationKind.CANCEL, selection, reason=REASON, rate=bulks.FASTEST), actor=actor).bulk
+    while bulk.state == "running":
+        bulk_work.work()
+        bulk.refresh_from_db()
+
+
+def worked_through(kind: Any, selection: Any, actor: Any, *, by_up: bool = False) -> int:
+    """One worker, or those of `up`, as fast as they can; 1 when that is slower than was wanted."""
     from recovery import bulk_work, bulks
     from recovery.bulks import Wish
 
@@ -83,13 +127,17 @@ def worked_through(kind: Any, selection: Any, actor: Any) -> int:
     bulk = bulks.create(wish, actor=actor).bulk
     begun, before = time.perf_counter(), time.process_time()
     while bulk.state == "running":
-        bulk_work.work()
+        if by_up:
+            time.sleep(0.05)
+        else:
+            bulk_work.work()
         bulk.refresh_from_db()
     took, cpu = time.perf_counter() - begun, time.process_time() - before
     found = bulks.progress(bulk)
     assert (bulk.state, found.done) == ("completed", bulk.total), (bulk.state, found)
-    print(f"{kind}: {bulk.total / took:,.0f} a second ({bulk.total:,} in {took:.1f} s, processor {cpu:.1f} s)")
-    return bulk.total / took < TARGETS_A_SECOND
+    beside = "two worker processes" if by_up else f"processor {cpu:.1f} s"
+    print(f"{kind}: {bulk.total / took:,.0f} a second ({bulk.total:,} in {took:.1f} s, {beside})")
+    return bulk.total / took < (BY_UP if by_up else TARGETS_A_SECOND)
 
 
 def told(what: str, act: Callable[[], Any], reads: int, wanted: float) -> int:

@@ -50,10 +50,21 @@ def disconnect(user: Any, issuer: str) -> None:
 
 
 def note_change(user: Any, change: str) -> None:
-    """Adds one event to the audit of each workspace of the person: what of their account they changed."""
-    for workspace_id in Member.objects.filter(user=user).order_by("workspace").values_list("workspace_id", flat=True):
-        actor = Actor(user.get_username(), workspace_id, CHANNEL, user_id=user.pk)
-        record(actor, "user.save", ALLOWED, data={"user": user.get_username(), "change": change})
+    """Tells the workspaces of the person what of their account they changed."""
+    tell_workspaces(user, "user.save", ALLOWED, change=change)
+
+
+def tell_workspaces(user: Any, action: str, outcome: str, *, actor: str = "", code: str = "", **data: Any) -> None:
+    """Adds one event about the account to the audit of each workspace of the person; by them, unless `actor` says who.
+
+    All of them or none.
+    """
+    name = user.get_username()
+    with transaction.atomic():
+        members = Member.objects.filter(user=user).order_by("workspace")
+        for workspace_id in members.values_list("workspace_id", flat=True):
+            who = Actor(actor or name, workspace_id, CHANNEL, user_id=None if actor else user.pk)
+            record(who, action, outcome, code=code, data={"user": name, **data})
 
 
 def end_session(session_id: uuid.UUID, user: Any, *, actor: Actor) -> None:

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from cryptography.fernet import Fernet
 from django.apps import AppConfig
 from django.core import checks
-from django.db import connections
-from django.db.utils import OperationalError
+from django.db import connections, transaction
+from django.db.utils import DatabaseError, OperationalError
 
 from config.environment import Environment
 from config.settings import env
 
 OLDEST_SERVER = 150000
+ZONES = "Update the server's time zone data and the package tzdata, and restart both."
 BROKERS = ("redis", "rediss", "amqp", "amqps", "sqs", "filesystem")
 
 
@@ -51,6 +52,21 @@ def server_is_supported(databases: Iterable[str] | None = None, **_: Any) -> lis
                 _error(8, f"PostgreSQL {version // 10000} is too old.", "PostgreSQL 15 or newer is needed.")
             )
     return messages
+
+
+@checks.register(checks.Tags.database)
+def zones_agree(databases: Iterable[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn where the database's time zones are not the console's. Asked only of a database that has our tables."""
+    from pipelines.zone_agreement import disagreements
+
+    if "default" not in (databases or ()):
+        return []
+    try:
+        with transaction.atomic():
+            found = disagreements()
+    except DatabaseError:
+        return []  # not migrated yet, or not there: other checks and steps say so
+    return [checks.Warning(sentence, hint=ZONES, id="recourse.W020") for sentence in found]
 
 
 def judge(environment: Environment) -> Iterator[checks.CheckMessage]:

@@ -29,6 +29,9 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 SESSION_SETTINGS = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c jit=off"
 
 
+ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")  # in capitals too
+
+
 @dataclass(frozen=True)
 class Variable:
     """One environment variable: `default` and `help` as documentation shows them, limits for whole numbers."""
@@ -39,6 +42,7 @@ class Variable:
     minimum: int | None = None
     maximum: int | None = None
     choices: tuple[str, ...] = ()
+    switch: bool = False  # on or off, in any of the words of `ON` and `OFF`
     group: str = "console"
 
 
@@ -94,7 +98,7 @@ VARIABLES = (
     Variable(
         "RECOURSE_DATA", "var", "The data directory: embedded database, broker files, generated secrets. `--data` wins."
     ),
-    Variable("RECOURSE_DEBUG", "0", "Django's debug pages. Never in production.", choices=("0", "1")),
+    Variable("RECOURSE_DEBUG", "0", "Django's debug pages. Never in production.", switch=True),
     Variable("RECOURSE_HOST", "127.0.0.1", "The address on which `up` listens."),
     Variable(
         "RECOURSE_ALLOWED_HOSTS", "*", "Host names that are answered, separated by commas. Must be named in production."
@@ -108,7 +112,7 @@ VARIABLES = (
         "RECOURSE_TRUST_PROXY",
         "0",
         "Believe `X-Forwarded-Proto` and `X-Forwarded-For`. Only behind a proxy that sets them itself.",
-        choices=("0", "1"),
+        switch=True,
     ),
     Variable("RECOURSE_LEASE_SECONDS", "60", "How long a worker owns an attempt without renewing.", 3, 3600),
     Variable(
@@ -198,7 +202,7 @@ VARIABLES = (
         "is sent.",
     ),
     Variable("RECOURSE_EMAIL_FROM", "", "The sender of e-mail. Needed with `RECOURSE_EMAIL_URL`."),
-    Variable("RECOURSE_PASSWORD_LOGIN", "1", "Whether passwords let in. `0` needs an issuer.", choices=("1", "0")),
+    Variable("RECOURSE_PASSWORD_LOGIN", "1", "Whether passwords let in. `0` needs an issuer.", switch=True),
     Variable(
         "RECOURSE_OIDC_ISSUER",
         "",
@@ -218,7 +222,7 @@ VARIABLES = (
         "RECOURSE_OIDC_MAKE_USERS",
         "0",
         "Whether an account is made for whom the issuer knows and the console does not.",
-        choices=("0", "1"),
+        switch=True,
     ),
     Variable("RECOURSE_OIDC_ROLE_CLAIM", "", "The claim that gives roles, for example `groups`."),
     Variable(
@@ -267,7 +271,7 @@ VARIABLES = (
         "RECOURSE_REQUIRE_SERVICES",
         "0",
         "`1`: a service that does not answer fails the tests instead of skipping them.",
-        choices=("0", "1"),
+        switch=True,
         group="tests",
     ),
 )
@@ -342,7 +346,7 @@ class Environment:
             data_dir=data_dir,
             name=read.choice("RECOURSE_ENV"),
             process=process,
-            debug=read.choice("RECOURSE_DEBUG") == "1",
+            debug=read.switch("RECOURSE_DEBUG"),
             secret_key=read.text("SECRET_KEY") or secret_files.secret_key(data_dir, problems),
             encryption_key=read.text("RECOURSE_ENCRYPTION_KEY") or secret_files.encryption_key(data_dir, problems),
             keyring=read.choice("RECOURSE_KEYRING"),
@@ -357,7 +361,7 @@ class Environment:
             host=read.text("RECOURSE_HOST"),
             allowed_hosts=_words(read.text("RECOURSE_ALLOWED_HOSTS")),
             trusted_origins=_words(read.text("RECOURSE_TRUSTED_ORIGINS")),
-            trust_proxy=read.choice("RECOURSE_TRUST_PROXY") == "1",
+            trust_proxy=read.switch("RECOURSE_TRUST_PROXY"),
             database=_database(values.get("DATABASE_URL", ""), data_dir, pool, problems),
             embedded=not values.get("DATABASE_URL"),
             broker_url=read.text("CELERY_BROKER_URL") or "filesystem://",
@@ -371,8 +375,8 @@ class Environment:
             public_url=_public_url(read.text("RECOURSE_PUBLIC_URL"), problems),
             notify_allow=_notify_allow(_words(read.text("RECOURSE_NOTIFY_ALLOW")), problems),
             email=_email(read.text("RECOURSE_EMAIL_URL"), read.text("RECOURSE_EMAIL_FROM"), problems),
-            password_login=read.choice("RECOURSE_PASSWORD_LOGIN") == "1",
-            oidc=_oidc(read, problems),
+            password_login=read.switch("RECOURSE_PASSWORD_LOGIN"),
+            oidc=oidc_settings.read(read.text, read.switch("RECOURSE_OIDC_MAKE_USERS"), problems),
             web_processes=read.number("RECOURSE_WEB_PROCESSES"),
             web_threads=read.number("RECOURSE_WEB_THREADS"),
             handlers=_words(read.text("RECOURSE_HANDLERS")),
@@ -381,6 +385,12 @@ class Environment:
             unknown=tuple(_unknown(values)),
             problems=tuple(problems),
         )
+
+
+def is_on(text: str) -> bool | None:
+    """What a switch is set to by this word; None when it is neither on nor off."""
+    word = text.strip().lower()
+    return word in ON if word in (*ON, *OFF) else None
 
 
 class _Reader:
@@ -400,6 +410,15 @@ class _Reader:
             return text
         self.problems.append(f"{name} is {text!r}; it must be one of: {', '.join(variable.choices)}.")
         return variable.default
+
+    def switch(self, name: str) -> bool:
+        default = BY_NAME[name].default
+        text = self.text(name) or default
+        found = is_on(text)
+        if found is None:
+            self.problems.append(f"{name} is {text!r}; it must be one of: {', '.join((*ON, *OFF))}.")
+            return default in ON
+        return found
 
     def number(self, name: str, default: int | None = None) -> int:
         variable = BY_NAME[name]
@@ -467,14 +486,14 @@ def _email(url: str, sender: str, problems: list[str]) -> dict[str, Any]:
         or not parts.hostname
         or parts.path.strip("/")
         or set(asked) - {"tls"}
-        or asked.get("tls", "0") not in ("0", "1")
+        or is_on(asked.get("tls", "0")) is None
     ):
         problems.append("RECOURSE_EMAIL_URL cannot be read; it must look like smtp://user:password@host:587?tls=1.")
         return found
     if not re.fullmatch(r"[^@\s]+@[^@\s]+|[^<>\r\n]*<[^@\s<>]+@[^@\s<>]+>", sender):
         problems.append("RECOURSE_EMAIL_FROM is no e-mail address; RECOURSE_EMAIL_URL needs one to send from.")
         return found
-    is_tls, is_ssl = asked.get("tls") == "1", parts.scheme == "smtps"
+    is_tls, is_ssl = bool(is_on(asked.get("tls", "0"))), parts.scheme == "smtps"
     return found | {
         "host": parts.hostname,
         "port": parts.port or (465 if is_ssl else 587 if is_tls else 25),
@@ -483,11 +502,6 @@ def _email(url: str, sender: str, problems: list[str]) -> dict[str, Any]:
         "tls": is_tls and not is_ssl,
         "ssl": is_ssl,
     }
-
-
-def _oidc(read: _Reader, problems: list[str]) -> Oidc | None:
-    read.choice("RECOURSE_OIDC_MAKE_USERS")
-    return oidc_settings.read(read.text, problems)
 
 
 def _split(url: str) -> SplitResult | None:

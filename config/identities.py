@@ -23,10 +23,12 @@ from pipelines.models import Member, Role, Workspace
 
 
 class NotLetIn(Exception):
-    """Nobody is logged in. `why`: unknown, inactive, unnamed, unverified, name_taken, name_unusable or taken."""
+    """Nobody is logged in. `why`: unknown, inactive, unnamed, unverified, name_taken, name_unusable or taken. `user`:
+    whom the issuer proved it to be, where that account stays out."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, user: Any = None) -> None:
         self.why = why
+        self.user = user
         super().__init__(why)
 
 
@@ -34,7 +36,7 @@ def account_of(provider: Oidc, subject: str, claims: Mapping[str, Any]) -> Any:
     """The active account of whom the issuer knows, made where the operator wants that; its roles are the issuer's."""
     user = _known(provider, subject) or _made(provider, subject, claims)
     if not user.is_active:
-        raise NotLetIn("inactive")
+        raise NotLetIn("inactive", user)
     follow_roles(provider, user, claims)
     return user
 

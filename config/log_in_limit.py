@@ -7,6 +7,7 @@ Not kept out: somebody with many addresses.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -75,6 +76,25 @@ def is_limited(request: HttpRequest, name: str) -> bool:
         [_digest(name), address_of(request), WINDOW_SECONDS],
     )[0]
     return of_name >= PER_NAME or of_address >= PER_ADDRESS
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Of one name, from wherever: in the last `WINDOW_SECONDS`, and since this window of the clock began."""
+
+    lately: int
+    in_window: int
+
+
+def recent_failures(name: str) -> Failures:
+    """How often log-ins under this name failed."""
+    window = "to_timestamp(floor(extract(epoch FROM recourse_now()) / %(seconds)s) * %(seconds)s)"
+    rows = query(
+        f"SELECT count(*), count(*) FILTER (WHERE at >= {window}) FROM config_failedlogin"  # noqa: S608
+        " WHERE account = %(account)s AND at > recourse_now() - make_interval(secs => %(seconds)s)",
+        {"account": _digest(name), "seconds": WINDOW_SECONDS},
+    )
+    return Failures(*rows[0])
 
 
 def note_failure(*, credentials: dict[str, Any], request: HttpRequest | None = None, **_: Any) -> None:

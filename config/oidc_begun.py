@@ -1,8 +1,8 @@
 """Log-ins that a browser has begun with the issuer, kept by the browser itself: nothing is stored for who only begins.
 
 Each is a cookie of its own, encrypted and signed, for ten minutes, sent to our addresses of the log-in alone. Its name
-is a digest of the state. A state serves once: taking it up leaves its digest in the database until it would have
-expired anyway, so a copy of the cookie is of no use either.
+says when it was begun and ends with a digest of the state. A state serves once: taking it up leaves its digest in the
+database until it would have expired anyway, so a copy of the cookie is of no use either.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ MOST = 5  # log-ins that one browser may have begun
 
 def keep(request: HttpRequest, response: HttpResponse, path: str, state: str, begun: Mapping[str, Any]) -> None:
     """Gives the browser what it began to take along; of many that it has, the oldest go."""
-    theirs = sorted((one for one in request.COOKIES if one.startswith(PREFIX)), key=lambda one: _at(request, one))
+    theirs = sorted(one for one in request.COOKIES if one.startswith(PREFIX))
     for name in theirs[: max(0, len(theirs) - MOST + 1)]:
         response.delete_cookie(name, path=path, samesite="Lax")
-    sealed = fernet().encrypt_at_time(json.dumps(dict(begun), ensure_ascii=False).encode(), _now()).decode()
+    now = database_now().timestamp()
+    sealed = fernet().encrypt_at_time(json.dumps(dict(begun), ensure_ascii=False).encode(), int(now)).decode()
     response.set_cookie(
-        _name(state),
+        f"{PREFIX}{int(now * 1_000_000):020d}{_end(state)}",
         sealed,
         max_age=LASTS_SECONDS,
         path=path,
@@ -44,9 +45,10 @@ def keep(request: HttpRequest, response: HttpResponse, path: str, state: str, be
 
 def take(request: HttpRequest, state: str) -> dict[str, Any] | None:
     """What this browser began under the state, for the first who asks; None when it did not, or too long ago."""
-    sealed = request.COOKIES.get(_name(state), "")
+    sealed = request.COOKIES.get(_found(request, state), "")
+    now = int(database_now().timestamp())
     try:
-        begun: dict[str, Any] = json.loads(fernet().decrypt_at_time(sealed.encode(), LASTS_SECONDS, _now()))
+        begun: dict[str, Any] = json.loads(fernet().decrypt_at_time(sealed.encode(), LASTS_SECONDS, now))
     except InvalidToken:
         return None
     if begun["state"] != state:
@@ -60,26 +62,20 @@ def take(request: HttpRequest, state: str) -> dict[str, Any] | None:
     return begun
 
 
-def forget(response: HttpResponse, path: str, state: str) -> None:
-    """Takes the cookie of a log-in that has ended, well or not, from the browser."""
-    response.delete_cookie(_name(state), path=path, samesite="Lax")
+def forget(request: HttpRequest, response: HttpResponse, path: str) -> None:
+    """Takes what the browser brought along for a log-in that has ended, well or not, from it."""
+    if name := _found(request, request.GET.get("state", "")):
+        response.delete_cookie(name, path=path, samesite="Lax")
 
 
-def _at(request: HttpRequest, name: str) -> int:
-    """When it was begun; what is none of ours is older than anything."""
-    try:
-        return fernet().extract_timestamp(request.COOKIES[name].encode())
-    except InvalidToken:
-        return 0
-
-
-def _now() -> int:
-    return int(database_now().timestamp())
+def _found(request: HttpRequest, state: str) -> str:
+    """The name of the cookie of this state; blank when the browser has none."""
+    return next((one for one in request.COOKIES if one.startswith(PREFIX) and one.endswith(_end(state))), "")
 
 
 def _digest(state: str) -> bytes:
     return sha256(state.encode("utf-8", "surrogatepass")).digest()
 
 
-def _name(state: str) -> str:
-    return f"{PREFIX}{_digest(state).hex()[:32]}"
+def _end(state: str) -> str:
+    return f"_{_digest(state).hex()[:32]}"

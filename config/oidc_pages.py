@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_safe
 
-from config import oidc_begun
+from config import log_in_audit, log_in_limit, oidc_begun
 from config.account_pages import CONNECTING
 from config.identities import NotLetIn, account_of, connect
 from config.oidc_settings import Oidc
@@ -84,7 +84,7 @@ def done(request: HttpRequest) -> HttpResponse:
     if provider is None:
         return refused(request, Refusal("not_found", OFF))
     response = _answered(request, provider)
-    oidc_begun.forget(response, reverse("console:oidc-login"), request.GET.get("state", ""))
+    oidc_begun.forget(request, response, reverse("console:oidc-login"))
     return response
 
 
@@ -96,7 +96,12 @@ def _answered(request: HttpRequest, provider: Oidc) -> HttpResponse:
         if proof.kept["user"] is not None:
             return _connected(request, provider, proof)
         user = account_of(provider, proof.subject, proof.claims)
-    except (oidc_client.NotProven, NotLetIn) as fault:
+    except oidc_client.NotProven as fault:
+        return _failed(request, provider, fault.why)
+    except NotLetIn as fault:
+        if fault.user is not None:
+            log_in_limit.note_failure(credentials={"username": fault.user.get_username()}, request=request)
+            log_in_audit.tell_failure(fault.user, request, by="oidc", why=log_in_audit.OFF)
         return _failed(request, provider, fault.why)
     request.log_in_by = "oidc"  # type: ignore[attr-defined] # for `sessions.note_log_in`
     login(request, user, backend=BACKEND)

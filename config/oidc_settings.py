@@ -42,7 +42,7 @@ class Oidc:
         return list(dict.fromkeys(workspace for _, workspace, _ in self.roles))
 
 
-def read(text: Callable[[str], str], problems: list[str]) -> Oidc | None:
+def read(text: Callable[[str], str], makes_users: bool, problems: list[str]) -> Oidc | None:
     """What the variables say; None when no issuer is named. `text` gives a variable by its name."""
     secret = text(f"{PREFIX}CLIENT_SECRET")
     if file := text(f"{PREFIX}CLIENT_SECRET_FILE"):
@@ -59,7 +59,7 @@ def read(text: Callable[[str], str], problems: list[str]) -> Oidc | None:
         client_secret=secret,
         scopes=" ".join(text(f"{PREFIX}SCOPES").split()),
         name_claim=text(f"{PREFIX}NAME_CLAIM"),
-        makes_users=text(f"{PREFIX}MAKE_USERS") == "1",
+        makes_users=makes_users,
         role_claim=text(f"{PREFIX}ROLE_CLAIM"),
         roles=roles,
     )

@@ -32,7 +32,9 @@ def page() -> str:
 def _row(variable: Variable) -> str:
     default = f"`{variable.default}`" if variable.default else "–"
     limits = ""
-    if variable.choices:
+    if variable.switch:
+        limits = " `1`, `true`, `yes`, `on`, or `0`, `false`, `no`, `off`."
+    elif variable.choices:
         limits = f" One of {', '.join(f'`{choice}`' for choice in variable.choices)}."
     elif variable.minimum is not None:
         limits = f" From {variable.minimum} to {variable.maximum}."

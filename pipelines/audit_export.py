@@ -13,10 +13,8 @@ import csv
 import io
 import json
 import re
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC
 from itertools import islice
 from typing import Any
 
@@ -27,8 +25,7 @@ from django.utils.http import content_disposition_header
 
 from pipelines import audit, audit_chain, audit_listing
 from pipelines.access import VIEW, Actor
-from pipelines.audit_names import names_of
-from pipelines.audit_sentences import tell
+from pipelines.audit_names import as_json, names_of
 from pipelines.errors import Refusal
 from pipelines.list_filters import AuditEventFilter
 from pipelines.models import AuditEvent
@@ -103,23 +100,7 @@ def lines(events: Sequence[AuditEvent]) -> Iterator[dict[str, Any]]:
     for event in events:
         position, digest = links.get(event.id, (None, None))
         yield {
-            "id": str(event.id),
-            "at": event.at.astimezone(UTC).isoformat(),
-            "sentence": tell(event, names),
-            "action": event.action,
-            "outcome": event.outcome,
-            "code": event.code or None,
-            "actor": event.actor,
-            "channel": event.channel,
-            "on_behalf_of": event.on_behalf_of or None,
-            "execution_id": _text(event.run),
-            "stage_id": _text(event.stage),
-            "reason": event.reason or None,
-            "before": event.before,
-            "after": event.after,
-            "plan_digest": event.plan_digest or None,
-            "request_id": event.request_id or None,
-            "data": event.data,
+            **as_json(event, names),
             "position": position,
             "hash": digest,
             "canonical": event.canonical,
@@ -216,7 +197,3 @@ def _place(name: int, places: int) -> tuple[int, int] | None:
 def _give_back(slot: Slot) -> None:
     for place in slot:
         query("SELECT pg_advisory_unlock(%s, %s)", list(place))
-
-
-def _text(found: uuid.UUID | None) -> str | None:
-    return None if found is None else str(found)

@@ -107,6 +107,8 @@ ACTIONS: dict[str, Said] = {
     "member.save": Said("saved", "save", "{member}{changes}"),
     "member.remove": Said("removed", "remove", "{member}"),
     "user.save": Said("changed", "change", "{account}{change}"),
+    "session.log_in": Said("logged", "log", "in{as_whom}{by}{failures}"),
+    "session.log_out": Said("logged", "log", "out"),
     "session.end": Said("ended", "end", "{log_ins}"),
     # who is told
     "channel.test": Said("sent", "send", "a test message to the channel{row}"),
@@ -257,6 +259,7 @@ VERDICTS = {
     "recovery_allowed_reconciled": "may go on, as what was done outside is reconciled",
     "recovery_allowed": "may go on",
 }
+LOG_INS = {"password": "password", "oidc": "OpenID Connect"}
 FORMS = {"csv": "CSV", "jsonl": "JSON lines"}
 # operation kind → what it is, and of what
 KINDS = {
@@ -337,6 +340,9 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "account": f"the account of {data['user']}" if data.get("user") else "an account",
         "change": f" ({_short(data['change'])})" if isinstance(data.get("change"), str) else "",
         "log_ins": _log_ins(data),
+        "as_whom": f" as {_short(data['user'])}" if data.get("user") and data["user"] != event.actor else "",
+        "by": f" by {LOG_INS.get(str(data['by']), data['by'])}" if data.get("by") else "",
+        "failures": f", {data['failures']} times in five minutes" if (data.get("failures") or 0) > 1 else "",
         "signing_key": _the("signing key", data.get("key_id")),
         "api_key": _secret("API key", data, data.get("application")),
         "token": _secret("token", data, data.get("user")),

@@ -1,8 +1,9 @@
 """Times in which nothing starts: whether one holds now, until when, and what a person may do all the same.
 
 The database decides, with its own clock and its own data of time zones: the functions `recourse_covers` and
-`recourse_blackout` (migration 0011) are asked by claims, ledger, lanes and plans alike, and here. A blackout of the
-workspace holds in all of its environments, one of a trigger only for that trigger. Serves F117, contract §4.
+`recourse_blackout` (migrations 0011, 0016) are asked by claims, ledger, lanes and plans alike, and here. One of days in
+a zone that the database does not know always holds: it says so, and fails nobody's claim. A blackout of the workspace
+holds in all of its environments, one of a trigger only for that trigger. Serves F117, contract §4.
 
 Limits: how long it lasts is looked for 366 days ahead; beyond, and for a freeze without an end, there is none to tell.
 Clocks are expected to change on a quarter of an hour.
@@ -39,6 +40,7 @@ class Active:
     id: uuid.UUID
     by: str = ""
     since: datetime | None = None  # of a freeze or a period
+    unknown_zone: str = ""  # its time zone, where the database does not know it
 
     def sentence(self) -> str:
         """That nothing starts, by what, whose, since when and until when."""
@@ -48,6 +50,8 @@ class Active:
         return f"nothing starts: {kind} {self.name!r}{by}{since}, {self.ends()}"
 
     def ends(self) -> str:
+        if self.unknown_zone:
+            return f"until its time zone {self.unknown_zone}, which the database does not know, is changed"
         if self.until:
             return f"until {_time(self.until)}"
         return "until it is lifted" if self.is_freeze else "with no end in sight"
@@ -57,7 +61,8 @@ class Active:
         """As `as_json` told it."""
         since, until = (datetime.fromisoformat(told[name]) if told[name] else None for name in ("since", "until"))
         named = uuid.UUID(told["id"])
-        return cls(told["name"], told["reason"], until, told["is_freeze"], named, told["by"] or "", since)
+        by, zone = told["by"] or "", told.get("unknown_zone") or ""
+        return cls(told["name"], told["reason"], until, told["is_freeze"], named, by, since, zone)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -68,6 +73,7 @@ class Active:
             "by": self.by or None,
             "since": self.since.isoformat() if self.since else None,
             "until": self.until.isoformat() if self.until else None,
+            "unknown_zone": self.unknown_zone or None,
         }
 
 
@@ -82,7 +88,8 @@ def active(
     rows = query(
         f"""
         SELECT b.id, b.name, b.reason, b.is_freeze, coalesce(u.username, ''),
-            CASE WHEN b.kind = 'period' THEN b.starts_at END
+            CASE WHEN b.kind = 'period' THEN b.starts_at END,
+            CASE WHEN b.kind <> 'period' AND NOT recourse_knows_zone(b.timezone) THEN b.timezone ELSE '' END
         FROM pipelines_blackout b LEFT JOIN auth_user u ON u.id = b.created_by_id
         WHERE {_IN_SCOPE} AND recourse_covers(b, recourse_now())
         ORDER BY b.is_freeze DESC, b.created_at, b.id LIMIT 1
@@ -91,8 +98,8 @@ def active(
     )
     if not rows:
         return None
-    found, name, reason, is_freeze, by, since = rows[0]
-    return Active(name, reason, _until(place), is_freeze, found, by, since)
+    found, name, reason, is_freeze, by, since, unknown_zone = rows[0]
+    return Active(name, reason, _until(place), is_freeze, found, by, since, unknown_zone)
 
 
 def require_open(
@@ -139,7 +146,8 @@ def _until(place: Mapping[str, Any]) -> datetime | None:
     if query(
         f"SELECT 1 FROM pipelines_blackout b WHERE {_IN_SCOPE} AND recourse_covers(b, recourse_now())"
         " AND (b.kind = 'period' AND b.ends_at IS NULL"
-        " OR b.kind = 'weekly' AND b.from_time = b.to_time AND cardinality(b.days) = 7) LIMIT 1",
+        " OR b.kind = 'weekly' AND b.from_time = b.to_time AND cardinality(b.days) = 7"
+        " OR b.kind <> 'period' AND NOT recourse_knows_zone(b.timezone)) LIMIT 1",
         place,
     ):
         return None

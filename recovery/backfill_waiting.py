@@ -69,7 +69,8 @@ def _paused(backfill: Backfill, found: Progress) -> Blocker:
     who = told[0].actor if told else ""
     why = f": {told[0].reason}" if told and told[0].reason else ""
     since = f" since {told[0].at:%Y-%m-%d %H:%M:%S} UTC" if told else ""
-    left = f"; {_runs(found.active)} let in before, and go on to their end" if found.active else ""
+    on = "goes on to its end" if found.active == 1 else "go on to their end"
+    left = f"; {found.active:,} let in before {on}" if found.active else ""
     return Blocker(who or PERSON, f"paused by {who or 'somebody'}{since}{why}; nothing more is let in{left}")
 
 

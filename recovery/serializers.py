@@ -118,6 +118,9 @@ class BlackoutHolds(Shape):
     by = Text(allow_null=True)
     since = Moment(allow_null=True)
     until = Moment(allow_null=True)
+    unknown_zone = Text(
+        allow_null=True, help_text="its time zone, where the database does not know it: it holds always"
+    )
 
 
 class LaneStands(Shape):

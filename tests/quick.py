@@ -38,6 +38,12 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def with_tables(migrated: Path, data_dir: Path) -> None:
     """For an `up` whose very first start is not what the test is about: making all tables is half of the work."""
+    copy_of(migrated, data_dir)
+
+
+def copy_of(migrated: Path, data_dir: Path) -> None:
+    """`data_dir`, made where it is missing, with the tables of `migrated`."""
+    data_dir.mkdir(exist_ok=True)
     subprocess.run(["cp", "-a", f"{migrated}/.", str(data_dir)], check=True)
 
 

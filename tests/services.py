@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from django.db import connection
 
-from config.environment import BY_NAME
+from config.environment import BY_NAME, is_on
 
 
 def service_url(variable: str) -> str:
@@ -23,7 +23,7 @@ def service_url(variable: str) -> str:
         socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 0), timeout=2).close()
     except OSError as error:
         reason = f"nothing answers at {parts.hostname}:{parts.port} ({variable}): {error}"
-        if os.environ.get("RECOURSE_REQUIRE_SERVICES") == "1":
+        if is_on(os.environ.get("RECOURSE_REQUIRE_SERVICES", "")):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
     return url

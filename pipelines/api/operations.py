@@ -16,7 +16,7 @@ from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
 from pipelines.api.operations_endpoint import Call, OperationsEndpoint, Verb, page_answer
 from pipelines.api.shapes import Wrong, refusal
-from pipelines.audit_names import names_of
+from pipelines.audit_names import as_json, names_of
 from pipelines.definitions import for_pipeline
 from pipelines.errors import Refusal
 from pipelines.filters import RUN_FILTERS, read_run_filter
@@ -339,7 +339,7 @@ class AuditEvents(OperationsEndpoint):
         wanted = audit_listing.read(call.params)
         page = audit_listing.find(call.actor.workspace_id, wanted, read_cut(call.params)).page
         names = names_of(page.rows)
-        return page_answer(call.request, page, [wire.audit_event_view(one, names) for one in page.rows])
+        return page_answer(call.request, page, [as_json(one, names) for one in page.rows])
 
 
 class AuditHeads(OperationsEndpoint):

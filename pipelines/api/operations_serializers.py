@@ -30,7 +30,6 @@ from pipelines.api.shapes import (
     Wrong,
     json_problem,
 )
-from pipelines.audit_sentences import Names, tell
 from pipelines.blockers import Blocker
 from pipelines.context import REDACTED
 from pipelines.definitions import DESCRIPTION, Slug
@@ -38,7 +37,6 @@ from pipelines.limits import TEN_YEARS
 from pipelines.models import (
     Application,
     Attempt,
-    AuditEvent,
     AuditHead,
     DeadLetter,
     EffectMode,
@@ -791,28 +789,6 @@ class AuditHeadView(Shape):
 
 def audit_head_view(head: AuditHead) -> dict[str, Any]:
     return {"id": str(head.id), **audit_chain.head_of(head).document()}
-
-
-def audit_event_view(event: AuditEvent, names: Names) -> dict[str, Any]:
-    return {
-        "id": str(event.id),
-        "at": time(event.at),
-        "sentence": tell(event, names),
-        "action": event.action,
-        "outcome": event.outcome,
-        "code": event.code or None,
-        "actor": event.actor,
-        "channel": event.channel,
-        "on_behalf_of": event.on_behalf_of or None,
-        "execution_id": _id(event.run),
-        "stage_id": _id(event.stage),
-        "reason": event.reason or None,
-        "before": event.before,
-        "after": event.after,
-        "plan_digest": event.plan_digest or None,
-        "request_id": event.request_id or None,
-        "data": event.data,
-    }
 
 
 def listed(item: type[Shape]) -> type[Shape]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from math import isfinite
@@ -403,10 +403,6 @@ def _number_check(field: Any, *, whole: bool) -> Check:
 
 def _shown(name: str) -> str:
     return name if len(name) <= 100 else f"{name[:100]}…"
-
-
-def problems_at(path: str, messages: Iterable[str]) -> Problems:
-    return [(path, message) for message in messages]
 
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipelines.access import Actor
 from pipelines.console import offers
@@ -18,11 +18,12 @@ STANDS = frozenset({StageState.FAILED, StageState.NEEDS_RECONCILIATION, StageSta
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The stage at which a run stands. `offers` are the acts that are possible there, the likeliest first; `gate` is
-    the open one that waits for a decision."""
+    """The stage at which a run stands. `offers` are the acts that are possible there, the likeliest first, each with
+    its verb as a word and the stage's name where that is to be told; `gate` is the open one that asks for a decision.
+    """
 
     stage: Stage
-    offers: Sequence[Offer]
+    offers: Sequence[tuple[Offer, str, str]]
     gate: Gate | None
 
 
@@ -72,8 +73,7 @@ def of_letter(letter: DeadLetter | None, actor: Actor) -> list[Offer]:
     return [offer for offer in offers.for_letter(letter, actor) if offer.verb != "redrive"] if letter else []
 
 
-def _named(offer: Offer, stage: str) -> Offer:
-    """Of the stage's own acts, with its name: they stand far from where it is shown."""
-    if offer.verb not in ("reconcile", "retry", "skip"):
-        return offer
-    return replace(offer, label=f"{offer.label.rstrip('…')} {short(stage, LONGEST_ON_BUTTON).rstrip('…')}…")
+def _named(offer: Offer, stage: str) -> tuple[Offer, str, str]:
+    """The stage's own acts go with its name: they stand far from where it is shown."""
+    is_own = offer.verb in ("reconcile", "retry", "skip")
+    return offer, offer.label.rstrip("…"), short(stage, LONGEST_ON_BUTTON).rstrip("…") if is_own else ""

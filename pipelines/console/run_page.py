@@ -233,7 +233,7 @@ class RunLook:
         main, fault = self.main_offer, self.fault
         if main is None or fault is None:
             return False
-        return any((one.verb, one.target) == (main.verb, main.target) for one in fault.offers)
+        return any((one.verb, one.target) == (main.verb, main.target) for one, *_ in fault.offers)
 
     @property
     def main_offer(self) -> Offer | None:

@@ -63,6 +63,7 @@ def worker_list(request: ScreenRequest) -> HttpResponse:
         "quiet": settings.RECOURSE_LEASE_SECONDS,
         "states": SessionState.values,
         "alive": sum(line.state[1] == "Alive" for line in lines),
+        "draining": sum(line.state[1] == "Draining" for line in lines),
         "tightest": min((line.margin for line in lines if line.margin), default=None),
     }
     return show(request, "runs/workers.html", context, part="runs/_workers.html")

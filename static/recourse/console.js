@@ -229,6 +229,40 @@
     }
   });
 
+  // What was asked for and did not come: said where one looks, and gone with the next answer. A live part says so itself.
+  const tell = (text, from) => {
+    const place = (dialog?.open && find(".act > .pad", dialog)) || find("#main");
+    const note = document.createElement("p");
+    note.className = "note unanswered";
+    note.dataset.status = "failed";
+    note.setAttribute("role", "alert");
+    note.textContent = text;
+    place.prepend(note);
+    note.scrollIntoView({ block: "nearest" });
+    from.removeAttribute("aria-busy");
+  };
+  const markLive = (word) => {
+    for (const mark of all(".live")) { mark.classList.toggle("lost", word !== "live"); write(mark, word); }
+  };
+  const unanswered = (event) => {
+    const from = event.detail.elt;
+    if (from.matches("[data-live]")) { markLive("not reached"); return; }
+    const wrote = event.detail.requestConfig?.verb === "post";
+    tell(wrote ? "The console did not answer, so it is not known whether this was done. Look before you send it again."
+      : "The console did not answer. Nothing was done; try again in a moment.", from);
+  };
+  for (const kind of ["sendError", "timeout", "responseError"]) document.addEventListener(`htmx:${kind}`, unanswered);
+  // after all that may hold a request back
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (event.defaultPrevented || event.target.matches("[data-live]")) return;
+    for (const note of all(".unanswered")) note.remove();
+    event.target.setAttribute("aria-busy", "true");
+  });
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
+    event.detail.elt.removeAttribute("aria-busy");
+    if (event.detail.xhr.status < 500 && find(".live.lost")) markLive("live");
+  });
+
   // Days of a calendar: arrows move the focus by a day, or by a week.
   document.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -7, ArrowDown: 7 }[event.key];

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
+from config.environment import is_on
 from tests.browser.chromium import CHROMIUM, FLAGS, REASON
 from tests.browser.looking import Window
 from tests.cast import Person
@@ -33,7 +34,7 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     if CHROMIUM is None:
-        if os.environ.get("RECOURSE_REQUIRE_SERVICES") == "1":
+        if is_on(os.environ.get("RECOURSE_REQUIRE_SERVICES", "")):
             pytest.fail(REASON, pytrace=False)
         pytest.skip(REASON)
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:

@@ -344,7 +344,7 @@ def test_a_worker_dies_between_effect_and_result_and_the_run_goes_on_by_what_peo
     page = approver.page
     dialog = page.locator("dialog[open]")
     page.get_by_role("link", name="Reconcile…").click()
-    dialog.get_by_role("link", name="External http, unknown since").click()
+    dialog.get_by_role("link", name="External http with key charge-7, unknown since").click()
     page.get_by_role("link", name="Add evidence…").click()
     summary = {"charge": "ch_1", "outcome": "committed"}
     dialog.get_by_label("Who says so").fill("the bank")

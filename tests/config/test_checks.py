@@ -10,7 +10,7 @@ from django.core import checks
 from django.db import connection
 
 from config.checks import judge, server_is_supported
-from config.environment import Environment
+from config.environment import BY_NAME, OFF, ON, VARIABLES, Environment
 from tests.config.console_process import BASE_DIR, clean_environment
 
 SOUND = {"SECRET_KEY": "s" * 50, "RECOURSE_ENCRYPTION_KEY": Fernet.generate_key().decode()}
@@ -54,7 +54,11 @@ def test_the_interval_that_is_left_out_suits_every_lease(lease: str) -> None:
         ("RECOURSE_LEASE_SECONDS", "3601", "RECOURSE_LEASE_SECONDS is 3601; it must be a whole number from 3 to 3600."),
         ("RECOURSE_WEB_PROCESSES", "1.5", "RECOURSE_WEB_PROCESSES is '1.5'; it must be a whole number from 1 to 64."),
         ("RECOURSE_ENV", "prod", "RECOURSE_ENV is 'prod'; it must be one of: development, production."),
-        ("RECOURSE_DEBUG", "yes", "RECOURSE_DEBUG is 'yes'; it must be one of: 0, 1."),
+        (
+            "RECOURSE_DEBUG",
+            "maybe",
+            "RECOURSE_DEBUG is 'maybe'; it must be one of: 1, true, yes, on, 0, false, no, off.",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named_with_its_limits(name: str, value: str, sentence: str) -> None:
@@ -276,13 +280,18 @@ def test_an_issuer_with_a_client_is_enough_also_where_passwords_are_off() -> Non
     ("values", "number", "part"),
     [
         ({"RECOURSE_PASSWORD_LOGIN": "0"}, "E016", "nobody could log in"),
-        ({"RECOURSE_PASSWORD_LOGIN": "false"}, "E001", "must be one of: 1, 0"),
+        ({"RECOURSE_PASSWORD_LOGIN": "False"}, "E016", "nobody could log in"),
+        (
+            {"RECOURSE_PASSWORD_LOGIN": "never"},
+            "E001",
+            "RECOURSE_PASSWORD_LOGIN is 'never'; it must be one of: 1, true",
+        ),
         ({"RECOURSE_OIDC_CLIENT_ID": "recourse"}, "E001", "RECOURSE_OIDC_ISSUER is empty"),
         ({**OIDC, "RECOURSE_OIDC_ISSUER": "login.example.org"}, "E017", "is not an address"),
         ({**OIDC, "RECOURSE_OIDC_ISSUER": "https://login.example.org/?a=b"}, "E017", "is not an address"),
         ({**OIDC, "RECOURSE_OIDC_CLIENT_ID": ""}, "E018", "RECOURSE_OIDC_CLIENT_ID is empty"),
         ({**OIDC, "RECOURSE_OIDC_SCOPES": "profile"}, "E018", "lacks openid"),
-        ({**OIDC, "RECOURSE_OIDC_MAKE_USERS": "yes"}, "E001", "must be one of: 0, 1"),
+        ({**OIDC, "RECOURSE_OIDC_MAKE_USERS": "2"}, "E001", "RECOURSE_OIDC_MAKE_USERS is '2'; it must be one of"),
         ({**OIDC, "RECOURSE_OIDC_ROLE_CLAIM": "groups"}, "E018", "need each other"),
         ({**OIDC, "RECOURSE_OIDC_ROLES": "ops=acme:operator"}, "E018", "need each other"),
         ({**OIDC, "RECOURSE_OIDC_ROLE_CLAIM": "groups", "RECOURSE_OIDC_ROLES": "ops=acme:king"}, "E001", "'ops=acme:k"),
@@ -307,3 +316,28 @@ def test_the_clients_secret_may_lie_in_a_file_and_not_in_two_places(tmp_path: Pa
     assert environment.oidc is not None
     assert environment.oidc.client_secret == "of a file"
     assert "both set" in str(found(**values, RECOURSE_OIDC_CLIENT_SECRET="another"))
+
+
+SWITCHES = sorted(variable.name for variable in VARIABLES if variable.switch)
+
+
+@pytest.mark.parametrize("name", [name for name in SWITCHES if BY_NAME[name].group == "console"])
+def test_every_switch_takes_the_same_words_in_any_case(name: str) -> None:
+    """RECOURSE_PASSWORD_LOGIN=false switches passwords off, as whoever writes it means."""
+
+    def read(word: str) -> bool:
+        found = Environment.from_os({**SOUND, **OIDC, name: word})
+        assert found.problems == (), word
+        if name == "RECOURSE_OIDC_MAKE_USERS":
+            assert found.oidc is not None
+            return found.oidc.makes_users
+        return bool(getattr(found, name.removeprefix("RECOURSE_").lower()))
+
+    assert [read(word) for word in ("1", "true", "True", "YES", "on", " on ")] == [True] * 6
+    assert [read(word) for word in ("0", "false", "FALSE", "No", "off")] == [False] * 5
+    assert read("") is (BY_NAME[name].default == "1")
+
+
+def test_whatever_is_on_or_off_is_a_switch() -> None:
+    assert not [variable.name for variable in VARIABLES if set(variable.choices) & {*ON, *OFF}]
+    assert len(SWITCHES) == 5

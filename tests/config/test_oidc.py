@@ -380,14 +380,20 @@ def test_whom_the_console_does_not_know_stays_out_where_no_accounts_are_made(oid
     assert not get_user_model().objects.exists()
 
 
-def test_an_account_that_is_switched_off_stays_out(oidc: Any, issuer: Issuer) -> None:
+def test_an_account_that_is_switched_off_stays_out(oidc: Any, issuer: Issuer, workspace: Workspace) -> None:
     issuer.logs_in(preferred_username="ann")
     log_in(Client())
     user = get_user_model().objects.get()
+    Member.objects.create(user=user, workspace=workspace, role=Role.VIEWER)
+    log_in(Client())
+    assert AuditEvent.objects.get(action="session.log_in").data == {"user": "ann", "by": "oidc"}
     user.is_active = False
     user.save()
     browser = Client()
     assert is_refused(log_in(browser), "inactive", browser)
+    assert list(AuditEvent.objects.filter(action="session.log_in", outcome="failed").values_list("actor", "data")) == [
+        ("somebody", {"user": "ann", "by": "oidc", "failures": 1, "detail": "the account is switched off"})
+    ], "F145: in the workspace of which it is a member"
 
 
 @pytest.mark.parametrize("name", ["root", "ROOT", " root "])

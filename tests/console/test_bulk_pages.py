@@ -9,7 +9,9 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from pipelines.models import AuditEvent, Run
@@ -338,3 +340,25 @@ def test_an_expired_draft_says_so(operator: Visitor, start_run: Start, hand: Han
 def _verified(operator: Visitor, bulk: BulkOperation) -> str:
     BulkOperation.objects.filter(id=bulk.id).update(verified_at=bulk.finished_at)
     return text_of(operator.get(page_of(bulk)))
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_form_of_more_fields_than_may_be_is_answered_by_a_page_of_the_console(
+    people: dict[str, Person], start_run: Start, checked: bool
+) -> None:
+    """F161: it says what is wrong and leads on, whoever reads the form first; nothing is kept of it."""
+    run = start_run()
+    visitor = Client(enforce_csrf_checks=checked, raise_request_exception=False)
+    visitor.force_login(people["operator"].user)
+    visitor.cookies[settings.CSRF_COOKIE_NAME] = "a" * 32
+    form = {"of": "runs", "kind": "cancel", "ids": [str(run.id)] * 1_001}
+    answer = visitor.post("/console/bulk/new/", form)
+    text = answer.content.decode()
+    assert answer.status_code == 400
+    assert "holds more than a form of this console sends" in text
+    assert 'href="/console/"' in text
+    assert not BulkOperation.objects.exists()
+    told = visitor.post("/v1/bulk-operations", form)
+    assert told.headers["Content-Type"] == "application/problem+json"
+    assert 400 <= told.status_code < 500
+    assert told.json()["code"]

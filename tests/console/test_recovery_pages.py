@@ -238,7 +238,7 @@ def test_an_effect_gets_evidence_and_a_finding_on_its_page(
     assert "external http pay with key charge-7 is unknown" in page
     stage = f"/console/stages/{stages_of(run)[0].id}/reconcile/"
     asked = approver.get(stage)
-    assert "To be settled first External http, unknown since" in text_of(asked)
+    assert "To be settled first External http with key charge-7, unknown since" in text_of(asked)
     assert f'href="/console/effects/{effect.id}/"' in asked.content.decode(), "it leads there"
     assert "Reconcile pay</button>" not in asked.content.decode()
     early = approver.post(stage, {"outcome": "committed", "output": '"ok"', "reason": "seen"})

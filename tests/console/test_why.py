@@ -222,9 +222,7 @@ def test_a_paused_backfill_says_by_whom_and_why(
     (one,) = of_backfill(made)
     assert one.holder == "admin-acme"
     assert one.cause.startswith("paused by admin-acme since ")
-    assert one.cause.endswith(
-        ": the source is wrong; nothing more is let in; 1 run is let in before, and go on to their end"
-    )
+    assert one.cause.endswith(": the source is wrong; nothing more is let in; 1 let in before goes on to its end")
     told = unescape(text_of(operator.get(f"/console/backfills/{made.id}/")))
     assert "It is up to admin-acme, or another who may." in told
 

@@ -56,6 +56,7 @@ def test_a_worker_that_says_nothing_is_silent_and_one_that_goes_is_draining_whil
     WorkerSession.objects.filter(worker_name="hand-1").update(state="draining")
     page = told(operator.get(WORKERS))
     assert "Draining hand-1" in page
+    assert "1 draining" in page, "the head counts it beside those that are alive"
     assert "Alive hand-2" in page
     clock.advance(seconds=3600)
     assert "Silent hand-2" in told(operator.get(WORKERS))

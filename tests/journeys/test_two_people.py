@@ -15,8 +15,9 @@ import httpx
 import pytest
 
 from tests.config.console_process import ConsoleProcess, manage, processes_of, wait_until
+from tests.quick import copy_of
 
-pytestmark = pytest.mark.xdist_group("consoles")
+pytestmark = pytest.mark.xdist_group("up")
 ROLES = {"ann": "operator", "bob": "approver", "rose": "release_manager", "ada": "admin"}
 STAGES = [{"stageName": "load", "stageHandlerName": "Work"}, {"stageName": "post", "stageHandlerName": "Work"}]
 
@@ -94,9 +95,9 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def house(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[House]:
     data_dir = tmp_path_factory.mktemp("two") / "data"
-    data_dir.mkdir()
+    copy_of(migrated, data_dir)
     console = ConsoleProcess(data_dir)
     try:
         console.wait_until_ready()

@@ -31,7 +31,7 @@ from tests.cast import Api, Person, stages_of
 ROOT = Path(__file__).resolve().parents[2]
 APPS = ("pipelines", "approvals", "recovery", "config")
 # calls that write an audit event: where among their arguments the action is
-WRITERS = {"audited": 1, "record": 1, "write": 1, "record_refusal": 1, "record_fault": 1}
+WRITERS = {"tell_workspaces": 1, "audited": 1, "record": 1, "write": 1, "record_refusal": 1, "record_fault": 1}
 ADMIN_MODELS = {
     str(model._meta.model_name) for model, site in admin.site._registry.items() if isinstance(site, TenantAdmin)
 }

@@ -12,6 +12,7 @@ import pytest
 from config.celery_settings import configuration
 from pipelines import checkpoints, creation, dispatch, lanes, ledger, triggers
 from pipelines.models import Blackout, Environment, Pipeline, QueueEntry, Release, Run, Stage, Tick, Trigger, Workspace
+from pipelines.sql import execute
 from pipelines.tasks import run_schedules
 from tests.cast import Hand, Person
 from tests.clock import Clock
@@ -323,8 +324,8 @@ def test_schedules_are_looked_at_every_second_where_no_handler_holds_them_up(
 
 
 def test_what_cannot_even_be_looked_at_holds_up_nobody_else(make_trigger: MakeTrigger, clock: Clock) -> None:
-    """I18: the database was moved to a server whose zone data lacks a blackout's zone. That trigger waits, and loses
-    nothing; all others go on, recorded and dispatched."""
+    """I18: the database fails whenever it is asked about one trigger's blackout. That trigger waits, and loses nothing;
+    all others go on, recorded and dispatched."""
     set_to(clock, "2026-05-20T00:30Z")
     stuck, good = make_trigger(name="stuck", pipeline="one"), make_trigger(name="good", pipeline="two")
     blackout = Blackout.objects.create(
@@ -333,6 +334,10 @@ def test_what_cannot_even_be_looked_at_holds_up_nobody_else(make_trigger: MakeTr
     set_to(clock, "2026-05-20T01:00:01Z")
     ledger.record([stuck.id])
     Blackout.objects.filter(id=blackout.id).update(timezone="Mars/Base")
+    execute(
+        "CREATE OR REPLACE FUNCTION recourse_knows_zone(zone text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$"
+        " BEGIN IF zone = 'Mars/Base' THEN RAISE 'a fault'; END IF; RETURN true; END $$"
+    )
     ledger.record()
     dispatch.dispatch_due()
     assert states(good) == {"dispatched": 1}
