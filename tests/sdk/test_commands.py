@@ -33,7 +33,7 @@ from recourse import (
     execution,
 )
 from recourse.processes import table
-from recourse.processes.trees import Descendants
+from recourse.processes.trees import Descendants, send_to
 
 from tests.sdk.conftest import eventually
 from tests.sdk.process_table import living
@@ -587,12 +587,10 @@ def test_a_signal_never_meets_a_later_process_of_the_same_number() -> None:
     try:
         row = table.read(pid)
         assert row is not None
-        from recourse.processes.trees import _send
-
-        assert not _send(row._replace(started=row.started - 1), signal.SIGKILL)
+        assert not send_to(row._replace(started=row.started - 1), signal.SIGKILL)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
         assert row.pid in {one.pid for one in Descendants().look()}
-        assert _send(row, signal.SIGKILL)
+        assert send_to(row, signal.SIGKILL)
     finally:
         os.waitpid(pid, 0)
 
