@@ -346,8 +346,9 @@ def _outcome(ended: Mapping[str, Any], ctx: StageContext, limits: Limits) -> Suc
     if "not_started" in ended:
         return Failure("COMMAND_NOT_STARTED", ended["not_started"])
     reason = ended["reason"]
-    # what runs on, or may, is not to be joined by a second one that acts outside
-    again = False if not ended["complete"] and ctx.effect_mode == "external" else None
+    # what acts outside and was cut off, or runs on, is not to be done again by itself: nobody knows how far it came
+    is_cut_off = not ended["complete"] or not ended["by_itself"] or ended["signal"] is not None
+    again = False if is_cut_off and ctx.effect_mode == "external" else None
     if reason == "output":
         text = f"the command wrote more than {limits.output_bytes} bytes"
         return Failure("OUTPUT_TOO_LARGE", text, retryable=False)
