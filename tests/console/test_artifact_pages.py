@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from pipelines.models import Application, Artifact, ArtifactContent, AuditEvent, Run
 from tests.cast import Person, Worker
 from tests.console.conftest import Visitor, text_of
+from tests.console.test_hostile_bulks_and_accounts import VALUES
 from tests.factories import ApplicationFactory
 from tests.stored import REPORT, flipped, in_database, store
 
@@ -187,3 +188,22 @@ def test_hostile_names_are_shown_as_text(start_run: StartRun, worker: Worker, op
         page = operator.get(address).content.decode()
         assert "<script>alert" not in page
         assert "&lt;script&gt;alert(1)&lt;script&gt;.html" in page
+
+
+def test_nothing_that_is_typed_or_uploaded_fails_the_form_or_the_list(manager: Visitor) -> None:
+    """O59: whatever the field."""
+    wrong = []
+    sendable = [value for value in VALUES if value == value.encode(errors="replace").decode()]
+    for field in ("name", "media_type", "application", "environment", "reason"):
+        for value in sendable:
+            file = SimpleUploadedFile(f"{len(wrong)}.csv", b"a,b")
+            answer = manager.post("/console/artifacts/new/", {"content": file, field: value})
+            if answer.status_code >= 500:
+                wrong.append((field, value[:40]))
+    for value in sendable:
+        for name in ("execution_id", "stage_id", "name", "is_baseline", "cursor", "page_size"):
+            if manager.get("/console/artifacts/", {name: value}).status_code >= 500:
+                wrong.append((name, value[:40]))
+        if manager.post("/console/artifacts/new/", {"content": value}).status_code >= 500:
+            wrong.append(("content", value[:40]))
+    assert wrong == []
