@@ -52,17 +52,19 @@ def store(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID, given: G
     try:
         with transaction.atomic():
             found = query(
-                "SELECT s.run_id, r.workspace_id, a.state = 'running' AND a.session_id = %s FROM pipelines_attempt a"
+                "SELECT s.run_id, r.workspace_id, a.state = 'running' AND a.session_id = %s,"
+                " EXISTS (SELECT FROM pipelines_artifact n WHERE n.attempt = a.id AND n.name = %s)"
+                " FROM pipelines_attempt a"
                 " JOIN pipelines_stage s ON s.id = a.stage_id JOIN pipelines_run r ON r.id = s.run_id"
                 " WHERE a.id = %s AND s.id = %s AND r.application_id = coalesce(%s, r.application_id)"
                 " AND r.environment_id = coalesce(%s, r.environment_id)",
-                [holder.session_id, execution_id, stage_id, holder.application_id, holder.environment_id],
+                [holder.session_id, given.name, execution_id, stage_id, holder.application_id, holder.environment_id],
             )
             if not found:
                 return None
             given.check()
-            run_id, workspace_id, may_be_held = found[0]
-            if may_be_held:
+            run_id, workspace_id, may_be_held, is_named = found[0]
+            if may_be_held and not is_named:
                 _lay_down(workspace_id, given)  # before the run is locked: a storage may take its time
             moves = Moves.lock([run_id], actor=holder.worker, owner=holder.owner)
             if not moves.runs:
@@ -94,25 +96,36 @@ def add_baseline(
     """
     actor.require(RELEASE)
     told: dict[str, Any] = {"name": given.name[:LONGEST_NAME], "sha256": given.sha256[:64], "size": len(given.data)}
+    wanted = (given.sha256, application_id, environment_id)
     with audit.audited(actor, ADD_BASELINE, reason=reason, **told) as entry:
         given.check()
-        try:
-            _lay_down(actor.workspace_id, given)
-        except Damaged as damaged:
-            raise corrupt(damaged, actor.workspace_id, told) from damaged
-        row = _row(actor.workspace_id, given, actor.name)
-        row |= {"application_id": application_id, "environment_id": environment_id}
-        if not _insert(row):
-            entry.outcome = audit.NO_OP
-        earlier = query(
-            "SELECT id, digest, application_id, environment_id FROM pipelines_artifact"
-            " WHERE workspace_id = %s AND name = %s AND run_id IS NULL",
-            [actor.workspace_id, given.name],
-        )
-        if earlier[0][1:] != (given.sha256, application_id, environment_id):
+        earlier = _baseline(actor.workspace_id, given.name)
+        is_new = earlier is None
+        if is_new:
+            try:
+                _lay_down(actor.workspace_id, given)
+            except Damaged as damaged:
+                raise corrupt(damaged, actor.workspace_id, told) from damaged
+            row = _row(actor.workspace_id, given, actor.name)
+            is_new = _insert(row | {"application_id": application_id, "environment_id": environment_id})
+            earlier = _baseline(actor.workspace_id, given.name)
+        found, *kept = earlier or (uuid.UUID(int=0),)
+        if tuple(kept) != wanted:
             raise _immutable("the workspace", given.name, "another name")
-        entry.data["artifact"] = str(earlier[0][0])
-    return Stored(earlier[0][0], given.name, given.sha256, len(given.data), entry.outcome != audit.NO_OP)
+        entry.data["artifact"] = str(found)
+        if not is_new:
+            entry.outcome = audit.NO_OP
+    return Stored(found, given.name, given.sha256, len(given.data), is_new)
+
+
+def _baseline(workspace_id: uuid.UUID, name: str) -> tuple[uuid.UUID, str, uuid.UUID | None, uuid.UUID | None] | None:
+    """The baseline of that name: id, digest, application and environment."""
+    found = query(
+        "SELECT id, digest, application_id, environment_id FROM pipelines_artifact"
+        " WHERE workspace_id = %s AND name = %s AND run_id IS NULL",
+        [workspace_id, name],
+    )
+    return found[0] if found else None
 
 
 def lock_content(workspace_id: uuid.UUID, digest: str) -> None:

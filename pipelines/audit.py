@@ -4,7 +4,8 @@ A request is what somebody known asked to be changed: a mutating call of `/v1`, 
 an application, an act on a screen, a save or action of the admin site, a change that a command makes. It leaves one
 event, whether it was allowed, changed nothing, was denied or failed, also when its body was wrong; what is recovered
 has the event `execution.recovery_disposition` besides (O27). The event commits with what it tells of; a refusal's has a
-transaction of its own. Not requests: reading, previews, and what workers say, which the engine's own events tell.
+transaction of its own. Not requests: reading (but for what turns out to be
+damaged), previews, and what workers say, which the engine's own events tell.
 Serves O4, F145, I7.
 """
 

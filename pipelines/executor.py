@@ -35,7 +35,7 @@ from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.jobs import Job as EngineJob
 from pipelines.listen import listener
-from pipelines.own_links import Asked, OwnLink
+from pipelines.own_links import Asked, OwnLink, tell_termination
 from pipelines.sql import execute, query
 from pipelines.wake import Queue
 from pipelines.wire import job_body
@@ -255,10 +255,17 @@ class Executor:
             for held, report in ended
             if report is not None and report.outcome not in ("released", "stopped")
         ]
-        given_back = [held for held, report in ended if report is None or report.outcome in ("released", "stopped")]
+        given_back = [
+            held
+            for held, report in ended
+            if report is None or (report.outcome in ("released", "stopped") and not held.was_cut_off)
+        ]
         answer = self._persist(lambda: self._deliver(reports, limit))
         for held in given_back:
             self._persist(partial(self._give_back, held))
+        for held, _ in ended:
+            if held.context.termination is not None:
+                self._persist(partial(self._tell_end, held))
         return answer or []
 
     def _deliver(self, reports: list[results.Result], limit: int) -> list[EngineJob]:
@@ -305,6 +312,12 @@ class Executor:
             connection.close()
             return
         self._may_have_strays = False
+
+    def _tell_end(self, held: Held) -> None:
+        try:
+            tell_termination(self.holder, held)
+        except Refusal as refusal:
+            log.error("executor.end_not_taken", attempt=held.job.execution_id, reason=refusal.code)
 
     def _give_back(self, held: Held) -> None:
         self._release(uuid.UUID(held.job.stage_id), uuid.UUID(held.job.execution_id))

@@ -23,7 +23,7 @@ from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
 from pipelines.models.runs import NO_THROTTLE
 from pipelines.moves import STAGE_COLUMNS, AttemptRow, Moves, Owner, event_row, insert_events, read_stage
-from pipelines.sql import query
+from pipelines.sql import one_line, query
 from pipelines.states import RunStatus, StageState
 from pipelines.wake import Queue
 
@@ -41,13 +41,6 @@ CLOSED = """
         AND CASE WHEN EXISTS (SELECT FROM pipelines_blackout b WHERE b.workspace_id = e.workspace_id AND b.enabled)
             THEN recourse_blackout(e.workspace_id, e.id, NULL, recourse_now()) IS NOT NULL ELSE false END
 """
-
-
-QUEUES = """SELECT * FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
-    AS q(application_id, environment_id, handler)"""
-# the rate policy that rules a stage, and from where to read that
-RATE_OF = """recourse_ruling('rate', r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
-    FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,96 +100,72 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
     return jobs
 
 
+# Of `oldest` place n of a claim is background work's when its share of n places is a whole one more than that of n - 1;
+# the lot says where the first one lies. One text without spare blanks: the driver reads longer ones anew each time.
+_PICK = one_line(f"""
+    WITH closed AS MATERIALIZED ({CLOSED}), let_through AS MATERIALIZED (
+        SELECT head.* FROM (SELECT {CANDIDATES_PER_JOB} AS per_room WHERE {throttles.THROTTLED}) throttled
+        CROSS JOIN LATERAL recourse_let_through(%(applications)s::uuid[], %(environments)s::uuid[],
+            %(handlers)s::text[], ARRAY(SELECT environment_id FROM closed), %(reach)s, throttled.per_room) head
+    ), oldest AS MATERIALIZED (
+        SELECT kind.is_background, numbered.* FROM (VALUES (false), (true)) kind(is_background)
+        CROSS JOIN LATERAL (
+            SELECT stage_id, available_at, row_number() OVER (ORDER BY available_at, stage_id) AS number FROM (
+                SELECT head.stage_id, head.available_at
+                FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
+                    AS queue(application_id, environment_id, handler)
+                CROSS JOIN (VALUES (false), (true)) line(is_start)
+                CROSS JOIN LATERAL (
+                    SELECT stage_id, available_at FROM pipelines_queueentry
+                    WHERE application_id = queue.application_id AND environment_id = queue.environment_id
+                        AND handler = queue.handler AND throttle = '{NO_THROTTLE}'
+                        AND is_background = kind.is_background
+                        AND is_start = line.is_start AND available_at <= recourse_now()
+                    ORDER BY available_at, stage_id LIMIT %(reach)s
+                ) head
+                WHERE NOT (line.is_start AND queue.environment_id IN (SELECT environment_id FROM closed))
+                UNION ALL
+                SELECT stage_id, available_at FROM let_through WHERE is_background = kind.is_background
+                ORDER BY available_at, stage_id LIMIT %(reach)s
+            ) head
+        ) numbered
+    ), share AS MATERIALIZED (
+        SELECT coalesce(%(least)s::float + (%(most)s::float - %(least)s::float) * least(1, greatest(0,
+            extract(epoch FROM recourse_now() - min(available_at))::float / %(aging)s::float)), 0) AS part
+        FROM oldest WHERE is_background
+    ), heads AS MATERIALIZED (
+        SELECT stage_id, CASE WHEN is_background THEN ceil((number - %(lot)s::float) / part)
+            ELSE floor((number - 1 + %(lot)s::float) / (1 - part)) + 1 END AS place
+        FROM oldest CROSS JOIN share ORDER BY place LIMIT %(reach)s
+    )
+    SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
+        s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
+        r.limits::text, r.baseline::text, q.throttle,
+        r.release_digest IN ('', v.text_digest) AND r.baseline = '[]', recourse_now()
+    FROM heads
+    JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
+    JOIN pipelines_stage s ON s.id = q.stage_id
+    JOIN pipelines_run r ON r.id = s.run_id
+    JOIN pipelines_environment e ON e.id = r.environment_id
+    JOIN pipelines_release v ON v.id = r.release_id
+    LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
+    WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused
+        AND r.status NOT IN ('completed', 'failed', 'cancelled')
+        AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
+        AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
+        AND (%(key)s::uuid IS NULL OR EXISTS (SELECT FROM pipelines_apikey k WHERE k.id = %(key)s
+            AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > recourse_now())))
+    ORDER BY heads.place
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF q, s, r SKIP LOCKED
+""")
+
+
 def _pick(holder: Holder, queues: Sequence[Queue], limit: int) -> list[tuple[Picked, datetime]]:
     """Up to `limit` stages that may be handed out as far as the queue tells, locked with their runs; each with the time
     by the database's clock."""
     rows = query(
-        f"""
-            WITH RECURSIVE closed AS MATERIALIZED ({CLOSED}), queue AS MATERIALIZED ({QUEUES}),
-            {throttles.THROTTLED}, open AS MATERIALIZED (
-                -- the policies with room, and how far to look in their lines
-                SELECT known.*, least(%(reach)s, coalesce(known.room * {CANDIDATES_PER_JOB}, %(reach)s)) AS reach FROM (
-                    SELECT one.throttle, p.kind, recourse_room(one.throttle) AS room
-                    FROM (SELECT DISTINCT throttle FROM throttled) one
-                    LEFT JOIN pipelines_policy p ON p.id = one.throttle
-                ) known WHERE known.room IS NULL OR known.room > 0
-            ), used_up AS MATERIALIZED (
-                SELECT p.id FROM pipelines_policy p WHERE EXISTS (SELECT FROM open WHERE open.kind = 'concurrency')
-                    AND p.workspace_id IN (SELECT workspace_id FROM ruled) AND p.kind = 'rate' AND p.status = 'active'
-                    AND recourse_room(p.id) <= 0
-            ), let_through AS MATERIALIZED (
-                SELECT * FROM (
-                    SELECT line.is_background, head.stage_id, head.available_at, open.reach, row_number() OVER (
-                        PARTITION BY throttled.throttle ORDER BY head.available_at, head.stage_id) AS number
-                    FROM throttled JOIN open ON open.throttle = throttled.throttle
-                    CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true))
-                        line(is_background, is_start)
-                    CROSS JOIN LATERAL (
-                        SELECT stage_id, available_at FROM pipelines_queueentry
-                        WHERE application_id = throttled.application_id AND environment_id = throttled.environment_id
-                            AND handler = throttled.handler AND throttle = throttled.throttle
-                            AND is_background = line.is_background AND is_start = line.is_start
-                            AND available_at <= recourse_now()
-                        ORDER BY available_at, stage_id LIMIT open.reach
-                    ) head
-                    WHERE NOT (line.is_start AND throttled.environment_id IN (SELECT environment_id FROM closed))
-                        -- who waits for a slot may be ruled by a rate besides
-                        AND CASE WHEN open.kind = 'concurrency' AND EXISTS (SELECT FROM used_up) THEN NOT coalesce(
-                            (SELECT {RATE_OF} WHERE s.id = head.stage_id) IN (SELECT id FROM used_up), false)
-                            ELSE true END
-                ) candidate WHERE number <= reach
-            ), oldest AS MATERIALIZED (
-                SELECT kind.is_background, numbered.* FROM (VALUES (false), (true)) kind(is_background)
-                CROSS JOIN LATERAL (
-                    SELECT stage_id, available_at, row_number() OVER (ORDER BY available_at, stage_id) AS number FROM (
-                        SELECT head.stage_id, head.available_at FROM queue
-                        CROSS JOIN (VALUES (false), (true)) line(is_start)
-                        CROSS JOIN LATERAL (
-                            SELECT stage_id, available_at FROM pipelines_queueentry
-                            WHERE application_id = queue.application_id AND environment_id = queue.environment_id
-                                AND handler = queue.handler AND throttle = '{NO_THROTTLE}'
-                                AND is_background = kind.is_background
-                                AND is_start = line.is_start AND available_at <= recourse_now()
-                            ORDER BY available_at, stage_id LIMIT %(reach)s
-                        ) head
-                        WHERE NOT (line.is_start AND queue.environment_id IN (SELECT environment_id FROM closed))
-                        UNION ALL
-                        SELECT stage_id, available_at FROM let_through WHERE is_background = kind.is_background
-                        ORDER BY available_at, stage_id LIMIT %(reach)s
-                    ) head
-                ) numbered
-            ), share AS MATERIALIZED (
-                SELECT coalesce(%(least)s::float + (%(most)s::float - %(least)s::float) * least(1, greatest(0,
-                    extract(epoch FROM recourse_now() - min(available_at))::float / %(aging)s::float)), 0) AS part
-                FROM oldest WHERE is_background
-            ), heads AS MATERIALIZED (
-                -- place n of a claim is background work's when its share of n places is a whole one more than that of
-                -- n - 1; the lot says where the first one lies
-                SELECT stage_id, CASE WHEN is_background THEN ceil((number - %(lot)s::float) / part)
-                    ELSE floor((number - 1 + %(lot)s::float) / (1 - part)) + 1 END AS place
-                FROM oldest CROSS JOIN share ORDER BY place LIMIT %(reach)s
-            )
-            SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
-                s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
-                r.limits::text, r.baseline::text, q.throttle,
-                r.release_digest IN ('', v.text_digest) AND r.baseline = '[]', recourse_now()
-            FROM heads
-            JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
-            JOIN pipelines_stage s ON s.id = q.stage_id
-            JOIN pipelines_run r ON r.id = s.run_id
-            JOIN pipelines_environment e ON e.id = r.environment_id
-            JOIN pipelines_release v ON v.id = r.release_id
-            LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id
-            WHERE s.state IN ('ready', 'retry_scheduled') AND NOT r.paused
-                AND r.status NOT IN ('completed', 'failed', 'cancelled')
-                AND (r.deadline_at IS NULL OR r.deadline_at > recourse_now())
-                AND EXISTS (SELECT FROM pipelines_workersession w WHERE w.id = %(session)s AND w.state = 'active')
-                AND (%(key)s::uuid IS NULL OR EXISTS (SELECT FROM pipelines_apikey k WHERE k.id = %(key)s
-                    AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > recourse_now())))
-            ORDER BY heads.place
-            LIMIT %(limit)s
-            FOR NO KEY UPDATE OF q, s, r SKIP LOCKED
-            """,
+        _PICK,
         {
             **in_columns(queues),
             "least": LEAST_SHARE,
@@ -274,6 +243,26 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
     return make
 
 
+_NEXT_DUE = one_line(f"""
+    WITH closed AS MATERIALIZED ({CLOSED})
+    SELECT least(min(CASE WHEN line.is_start AND closed.environment_id IS NOT NULL
+            THEN greatest(head.seconds, %(closed)s::float) ELSE head.seconds END),
+        CASE WHEN {throttles.THROTTLED} THEN recourse_throttled_due(%(applications)s::uuid[], %(environments)s::uuid[],
+            %(handlers)s::text[], ARRAY(SELECT environment_id FROM closed), %(closed)s::float) END)
+    FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
+        AS queue(application_id, environment_id, handler)
+    CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
+    LEFT JOIN closed ON closed.environment_id = queue.environment_id
+    CROSS JOIN LATERAL (
+        SELECT extract(epoch FROM available_at - recourse_now())::float AS seconds FROM pipelines_queueentry
+        WHERE application_id = queue.application_id AND environment_id = queue.environment_id
+            AND handler = queue.handler AND throttle = '{NO_THROTTLE}' AND is_background = line.is_background
+            AND is_start = line.is_start
+        ORDER BY available_at, stage_id LIMIT 1
+    ) head
+""")
+
+
 def next_due(queues: Sequence[Queue]) -> float | None:
     """Seconds until the queues' next stage is due; 0 or less when one is due now, None when none is in sight.
 
@@ -283,40 +272,7 @@ def next_due(queues: Sequence[Queue]) -> float | None:
     if not queues:
         return None
     return query(
-        f"""
-        WITH RECURSIVE closed AS MATERIALIZED ({CLOSED}), queue AS MATERIALIZED ({QUEUES}), {throttles.THROTTLED},
-        place AS (
-            SELECT queue.*, '{NO_THROTTLE}'::uuid AS throttle, NULL::timestamptz AS opens, false AS has_rates FROM queue
-            UNION ALL
-            SELECT throttled.*, known.opens, known.has_rates FROM throttled JOIN (
-                SELECT one.throttle, recourse_opens(one.throttle) AS opens, EXISTS (SELECT FROM pipelines_policy slot
-                    JOIN pipelines_policy rate ON rate.workspace_id = slot.workspace_id AND rate.kind = 'rate'
-                    WHERE slot.id = one.throttle AND slot.kind = 'concurrency') AS has_rates
-                FROM (SELECT DISTINCT throttle FROM throttled) one
-            ) known ON known.throttle = throttled.throttle
-        )
-        SELECT min(greatest(
-            head.seconds,
-            CASE WHEN line.is_start AND closed.environment_id IS NOT NULL THEN %(closed)s::float END,
-            CASE WHEN opening.at IS NOT NULL
-                THEN least(%(closed)s::float, extract(epoch FROM opening.at - recourse_now())::float) END
-        ))
-        FROM place
-        CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
-        LEFT JOIN closed ON closed.environment_id = place.environment_id
-        CROSS JOIN LATERAL (
-            SELECT stage_id, extract(epoch FROM available_at - recourse_now())::float AS seconds
-            FROM pipelines_queueentry
-            WHERE application_id = place.application_id AND environment_id = place.environment_id
-                AND handler = place.handler AND throttle = place.throttle AND is_background = line.is_background
-                AND is_start = line.is_start
-            ORDER BY available_at, stage_id LIMIT 1
-        ) head
-        CROSS JOIN LATERAL (
-            SELECT greatest(place.opens, CASE WHEN place.has_rates THEN (
-                SELECT recourse_opens(rate) FROM (SELECT {RATE_OF} WHERE s.id = head.stage_id) of(rate)) END) AS at
-        ) opening
-        """,
+        _NEXT_DUE,
         {**in_columns(queues), "closed": CLOSED_SECONDS},
     )[0][0]
 

@@ -15,8 +15,9 @@ from django.db import InterfaceError, OperationalError
 from recourse.errors import api_error
 from recourse.links import Stored
 from recourse.repeating import Unavailable
+from recourse.worker.leases import Held
 
-from pipelines import artifact_storing, artifacts, intents
+from pipelines import artifact_storing, artifacts, intents, terminations
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.handler_checkpoints import leave_checkpoint
@@ -107,6 +108,14 @@ def _load_artifact(stage_id: uuid.UUID, artifact_id: str) -> Answer:
         raise Refusal("not_found", "this is no artifact's id")
     artifact = artifacts.find(actor, found)
     return {"content": artifacts.load(actor, artifact), "sha256": artifact.digest}
+
+
+def tell_termination(holder: Holder, held: Held) -> None:
+    """Keeps how the processes of an attempt ended. Refused as by its route."""
+    from pipelines.api.serializers import Terminated
+
+    said = Terminated.clean({"executionId": held.job.execution_id, "termination": held.context.termination})
+    terminations.tell(holder, uuid.UUID(held.job.stage_id), said["execution_id"], said["termination"])
 
 
 def _found(noted: T | None) -> T:

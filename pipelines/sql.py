@@ -43,6 +43,11 @@ def planned(sql: str, params: Params = ()) -> list[Row]:
         return cursor.fetchall()
 
 
+def one_line(sql: str) -> str:
+    """The statement without the blanks that are there for readers; it may hold no comments and no spaced literals."""
+    return " ".join(sql.split())
+
+
 def recordset(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as the JSON document that `json_to_recordset` reads; UUIDs and times as text."""
     try:

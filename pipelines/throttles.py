@@ -24,31 +24,9 @@ from pipelines.moves import Moves, StageRow
 from pipelines.policies import ForClaims, Throttle
 from pipelines.sql import execute, query
 
-# Of the queues of a common table expression `queue` (application_id, environment_id, handler): the lines in which
-# something waits for a policy. From one line to the next, so that a backlog costs no more than one entry; nothing at
-# all where a workspace never had such policies. Wants WITH RECURSIVE.
-THROTTLED = f"""
-    ruled AS MATERIALIZED (
-        SELECT e.id AS environment_id, e.workspace_id FROM pipelines_environment e
-        WHERE e.id IN (SELECT environment_id FROM queue) AND EXISTS (SELECT FROM pipelines_policy p
-            WHERE p.workspace_id = e.workspace_id AND p.kind IN ('concurrency', 'rate'))
-    ), throttled AS (
-        SELECT queue.application_id, queue.environment_id, queue.handler, following.throttle
-        FROM queue JOIN ruled ON ruled.environment_id = queue.environment_id CROSS JOIN LATERAL (
-            SELECT q.throttle FROM pipelines_queueentry q
-            WHERE q.application_id = queue.application_id AND q.environment_id = queue.environment_id
-                AND q.handler = queue.handler AND q.throttle > '{NO_THROTTLE}'
-            ORDER BY q.throttle LIMIT 1
-        ) following
-        UNION ALL
-        SELECT throttled.application_id, throttled.environment_id, throttled.handler, following.throttle
-        FROM throttled CROSS JOIN LATERAL (
-            SELECT q.throttle FROM pipelines_queueentry q
-            WHERE q.application_id = throttled.application_id AND q.environment_id = throttled.environment_id
-                AND q.handler = throttled.handler AND q.throttle > throttled.throttle
-            ORDER BY q.throttle LIMIT 1
-        ) following
-    )"""  # noqa: S608 - our own text
+# Whether any of these environments is in a workspace that ever had such policies: only there more is asked.
+THROTTLED = """EXISTS (SELECT FROM pipelines_environment e JOIN pipelines_policy p ON p.workspace_id = e.workspace_id
+    WHERE e.id = ANY(%(environments)s::uuid[]) AND p.kind IN ('concurrency', 'rate'))"""
 
 
 def admit(picked: Sequence[Picked], rules: ForClaims, *, wait: bool) -> tuple[list[Picked], datetime | None]:

@@ -43,13 +43,21 @@ class OfStages(AnyId):
         return qs.filter(stage_id__in=value, run_id__in=Stage.objects.filter(id__in=value).values("run_id"))
 
 
+class IsBaseline(Truth):
+    """Baselines have no run."""
+
+    def filter(self, qs: Any, value: Any) -> Any:
+        wanted = set(value or ())
+        return qs.filter(run__isnull=wanted.pop()) if len(wanted) == 1 else qs
+
+
 class ArtifactFilter(ListFilter):
     """Artifacts by run, stage and name, and whether they are baselines."""
 
     execution_id = AnyId("run_id")
     stage_id = OfStages()
     name = AnyOf()
-    is_baseline = Truth("run__isnull")
+    is_baseline = IsBaseline()
 
 
 class BaselineRequest(Verb):

@@ -13,7 +13,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('pipelines', '0015_letters_by_handler'),
+        ('pipelines', '0016_blackouts_of_unknown_zones'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

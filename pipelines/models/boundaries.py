@@ -71,6 +71,8 @@ class Artifact(models.Model):
         indexes = [
             models.Index(fields=["run", "at", "id"], name="artifact_of_run", condition=Q(run__isnull=False)),
             models.Index(fields=["workspace", "-at", "-id"], name="artifact_newest"),
+            models.Index(fields=["workspace", "name", "-at", "-id"], name="artifact_by_name"),
+            models.Index(fields=["workspace", "-at", "-id"], name="artifact_baselines", condition=Q(run__isnull=True)),
         ]
         triggers = [insert_only("artifact_insert_only")]
 

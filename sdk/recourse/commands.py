@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,18 @@ from recourse.results import Failure, Success
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NEVER_PASSED = frozenset({"RECOURSE_API_KEY", "PIPELOGIQ_API_KEY", "RECOURSE_TOKEN"})
 ERROR_MARK = "RECOURSE_ERROR "
+# what a command is told of its attempt, as variables of its environment
+ABOUT: dict[str, Callable[[StageContext], Any]] = {
+    "RECOURSE_RUN_ID": lambda ctx: ctx.run_id,
+    "RECOURSE_STAGE_ID": lambda ctx: ctx.stage_id,
+    "RECOURSE_STAGE_NAME": lambda ctx: ctx.stage_name,
+    "RECOURSE_EXECUTION_ID": lambda ctx: ctx.execution_id,
+    "RECOURSE_ATTEMPT": lambda ctx: ctx.attempt,
+    "RECOURSE_EPOCH": lambda ctx: ctx.epoch,
+    "RECOURSE_IDEMPOTENCY_KEY": lambda ctx: ctx.idempotency_key,
+    "RECOURSE_REQUEST_DIGEST": lambda ctx: ctx.job.request_digest or "",
+    "RECOURSE_EFFECT_MODE": lambda ctx: ctx.effect_mode,
+}
 LOOK_SECONDS = 0.1  # how soon a request to stop is seen
 MOST_LOG_LINES = 5_000
 MOST_MESSAGE = 4_000
@@ -151,18 +163,7 @@ class Command:
     def _environment(self, ctx: StageContext) -> dict[str, str]:
         """Nothing of the worker's but what was named; HOME and TMPDIR are added where the folder is made."""
         passed = {name: os.environ[name] for name in self._pass_env if name in os.environ}
-        about = {
-            "RUN_ID": ctx.run_id,
-            "STAGE_ID": ctx.stage_id,
-            "STAGE_NAME": ctx.stage_name,
-            "EXECUTION_ID": ctx.execution_id,
-            "ATTEMPT": str(ctx.attempt),
-            "EPOCH": str(ctx.epoch),
-            "IDEMPOTENCY_KEY": ctx.idempotency_key,
-            "REQUEST_DIGEST": ctx.job.request_digest or "",
-            "EFFECT_MODE": ctx.effect_mode,
-        }
-        told = {f"RECOURSE_{name}": value.replace("\0", "") for name, value in about.items()}
+        told = {name: str(of(ctx)).replace("\0", "") for name, of in ABOUT.items()}
         return {"PATH": PATH, "LANG": "C.UTF-8"} | passed | self._env | told
 
 
@@ -345,8 +346,9 @@ def _outcome(ended: Mapping[str, Any], ctx: StageContext, limits: Limits) -> Suc
     if "not_started" in ended:
         return Failure("COMMAND_NOT_STARTED", ended["not_started"])
     reason = ended["reason"]
-    # what runs on, or may, is not to be joined by a second one that acts outside
-    again = False if not ended["complete"] and ctx.effect_mode == "external" else None
+    # what acts outside and was cut off, or runs on, is not to be done again by itself: nobody knows how far it came
+    is_cut_off = not ended["complete"] or not ended["by_itself"] or ended["signal"] is not None
+    again = False if is_cut_off and ctx.effect_mode == "external" else None
     if reason == "output":
         text = f"the command wrote more than {limits.output_bytes} bytes"
         return Failure("OUTPUT_TOO_LARGE", text, retryable=False)

@@ -98,6 +98,21 @@ RESULT = {
     "effects": [EFFECT],
     "checkpoint": LEFT,
 }
+TERMINATION = {
+    "reason": "cancelled",
+    "signals": [{"signal": "SIGTERM", "afterSeconds": 1.5, "processes": 2}],
+    "exitCode": 1,
+    "signal": "SIGKILL",
+    "durationSeconds": 2,
+    "graceSeconds": 10,
+    "cpuSeconds": 0.5,
+    "maxRssBytes": 4096,
+    "processesSeen": 3,
+    "left": [{"pid": 7, "command": "sleep 9", "why": "it did not end"}],
+    "leftCount": 1,
+    "complete": False,
+    "platform": "linux",
+}
 REGISTRATION = {
     "workerName": "w",
     "supportedHandlers": ["H"],
@@ -124,6 +139,7 @@ REQUESTS: dict[type[Shape], tuple[dict[str, Any], str | None]] = {
     serializers.Release: ({"executionId": ID, "checkpoint": LEFT}, None),
     serializers.Leaving: ({"executionId": ID, **LEFT}, None),
     serializers.EffectsTold: ({"executionId": ID, "effects": [EFFECT]}, None),
+    serializers.Terminated: ({"executionId": ID, "termination": TERMINATION}, None),
     serializers.StageResult: (RESULT, None),
     serializers.OneOfManyResults: ({**RESULT, "stageId": ID}, None),
     serializers.Progress: ({"executionId": ID, "percent": 1, "message": "m"}, None),

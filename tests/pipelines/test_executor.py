@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection
-from recourse import Registry, Release, StageContext, StageFailure
+from recourse import Registry, Release, StageContext, StageFailure, command
 
 from pipelines import executor as module
 from pipelines import leases, sweeps
 from pipelines.executor import Executor, Scope
 from pipelines.ids import new_id
-from pipelines.models import Attempt, ContextItem, Effect, LateEvidence, Run, Stage, WorkerSession
+from pipelines.models import Attempt, ContextItem, Effect, LateEvidence, Run, Stage, Termination, WorkerSession
 from pipelines.transitions import cancel_run
 from pipelines.wake import Queue
 from tests.cast import Hand, Person
@@ -164,6 +165,33 @@ def test_a_cancel_reaches_the_handler_and_its_late_words_change_nothing(
     draining.result(PATIENCE_SECONDS)
     assert (states(run), attempts(run, "first")) == ({"first": "cancelled", "second": "cancelled"}, ["fenced"])
     assert not LateEvidence.objects.exists()
+    assert_invariants()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what becomes of commands elsewhere is told in tests/sdk")
+def test_a_command_of_a_cancelled_run_is_ended_and_how_is_kept(
+    registry: Registry,
+    make: Callable[..., Executor],
+    start_run: StartRun,
+    people: dict[str, Person],
+    elsewhere: ThreadPoolExecutor,
+) -> None:
+    """R39, P58: as by a worker over HTTP."""
+    begun = threading.Event()
+    sleep = command(["sleep", "600"])
+
+    @registry.handler("Handler")
+    def work(context: StageContext) -> object:
+        begun.set()
+        return sleep(context)
+
+    run = start_run("first")
+    draining = elsewhere.submit(drain, make())
+    assert begun.wait(PATIENCE_SECONDS)
+    cancel_run(run.id, actor=people["operator"].actor)
+    draining.result(PATIENCE_SECONDS)
+    kept = Termination.objects.get(attempt__run_id=run.id)
+    assert (kept.complete, kept.body["reason"], kept.body["left"]) == (True, "cancelled", [])
     assert_invariants()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from approvals.models import ApprovalRule
-from pipelines import catalog, keyring, releases, triggers
+from pipelines import artifact_storing, catalog, keyring, releases, triggers
 from pipelines.access import CAPABILITIES
 from pipelines.api.operations_endpoint import OperationsEndpoint
+from pipelines.artifacts import Given
 from pipelines.models import Application, AuditEvent, Checkpoint, DeadLetter, Environment, Role, Run, Stage
 from recovery import backfills
 from recovery.states import OperationKind
@@ -46,6 +48,11 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "executions/<str:execution_id>/checkpoints/<str:checkpoint_id>"): VIEWERS,
     ("PATCH", "executions/<str:execution_id>/checkpoints/<str:checkpoint_id>"): NOBODY,
     ("GET", "executions/<str:execution_id>/effects"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/artifacts"): VIEWERS,
+    ("GET", "artifacts"): VIEWERS,
+    ("POST", "artifacts"): RELEASERS,
+    ("GET", "artifacts/<str:artifact_id>"): VIEWERS,
+    ("GET", "artifacts/<str:artifact_id>/content"): VIEWERS,
     ("POST", "executions/<str:execution_id>/pause"): OPERATORS,
     ("POST", "executions/<str:execution_id>/resume"): OPERATORS,
     ("POST", "executions/<str:execution_id>/cancel"): OPERATORS,
@@ -121,7 +128,7 @@ FOR_EVERYBODY = {"schema", "docs"}  # they tell what the API looks like and noth
 FOR_KEYS = {
     route
     for (method, route), roles in ROUTES.items()
-    if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages", "backfills")
+    if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages", "backfills", "artifacts")
 } | {"operations", "dead-letters", "approvals"}
 
 AsPerson = Callable[[Person], Api]
@@ -192,7 +199,10 @@ def things(
     )
     day = datetime(2026, 5, 20, 8, tzinfo=UTC)
     backfill = backfills.start(backfills.Wish(trigger.id, day, day), admin).backfill
+    digest = sha256(b"a,b").hexdigest()
+    baseline = artifact_storing.add_baseline(admin, Given("prices", b"a,b", digest), application_id=application.id)
     return {
+        "artifact_id": str(baseline.id),
         "backfill_id": str(backfill.id),
         "bulk_id": str(begun(of(OperationKind.CANCEL, [run]), admin).id),
         "execution_id": str(run.id),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from pipelines import catalog, leases, results, sweeps, throttle_lines
 from pipelines.creation import Place
@@ -275,6 +276,10 @@ class TestOthers:
         of_policies = [one["sql"] for one in told if "pipelines_policy" in one["sql"]]
         assert len(of_policies) == 2, "the claim itself, and one that reads time-outs too"
         assert not any("FROM pipelines_policy WHERE id = ANY" in sql for sql in of_policies)
+
+    def test_the_statement_of_a_claim_is_kept_by_the_driver(self) -> None:
+        """A longer one would be read anew for each claim, which costs more than running it."""
+        assert len(leases._PICK) <= MAX_CACHED_STATEMENT_LENGTH
 
 
 class TestWhenPoliciesChange:

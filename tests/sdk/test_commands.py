@@ -33,7 +33,7 @@ from recourse import (
     execution,
 )
 from recourse.processes import table
-from recourse.processes.trees import Descendants
+from recourse.processes.trees import Descendants, send_to
 
 from tests.sdk.conftest import eventually
 from tests.sdk.process_table import living
@@ -383,6 +383,32 @@ def test_the_wall_clock_ends_what_does_not_hear(tried: Make) -> None:
     assert (one.end["reason"], one.end["signal"], one.end["complete"]) == ("wall_clock", "SIGKILL", True)
 
 
+@pytest.mark.parametrize(("effect_mode", "retryable"), [("idempotent", None), ("external", False)])
+def test_what_acts_outside_and_was_cut_off_is_not_tried_again_by_itself(
+    tried: Make, effect_mode: str, retryable: bool | None
+) -> None:
+    """I2, P6: nobody knows how far it came; what it says itself by its status is believed."""
+    failures = [
+        tried(effect_mode=effect_mode).run(["sleep", "600"], wall_seconds=0.5).failure,
+        tried(effect_mode=effect_mode).run(["sh", "-c", "kill -9 $$"]).failure,
+    ]
+    assert [(one.code, one.retryable) for one in failures] == [("TIMEOUT", retryable), ("SIGNALLED", retryable)]
+    assert tried(effect_mode=effect_mode).run(["sh", "-c", "exit 3"]).failure.retryable is None
+
+
+def test_a_supervisor_that_is_told_to_end_ends_all_and_says_so(tried: Make) -> None:
+    """R39: as when its worker dies and another process of the worker's keeps its pipe open."""
+    one = tried()
+    runs = threading.Thread(target=one.run, args=(python(ESCAPED, "600"),), kwargs={"grace_seconds": 0.5})
+    runs.start()
+    eventually(lambda: one.ctx.has_news)
+    rows = [table.read(pid) for pid in living(one.execution_id)]
+    os.kill(min(row.parent for row in rows if row is not None), signal.SIGTERM)
+    runs.join(30)
+    assert one.failure.code == "SIGNALLED"
+    assert (one.end["reason"], one.end["complete"]) == ("told_to_end", True)
+
+
 def test_who_hears_has_the_grace_to_end_in_order(tried: Make) -> None:
     program = """
 import signal, sys, time
@@ -587,12 +613,10 @@ def test_a_signal_never_meets_a_later_process_of_the_same_number() -> None:
     try:
         row = table.read(pid)
         assert row is not None
-        from recourse.processes.trees import _send
-
-        assert not _send(row._replace(started=row.started - 1), signal.SIGKILL)
+        assert not send_to(row._replace(started=row.started - 1), signal.SIGKILL)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
         assert row.pid in {one.pid for one in Descendants().look()}
-        assert _send(row, signal.SIGKILL)
+        assert send_to(row, signal.SIGKILL)
     finally:
         os.waitpid(pid, 0)
 

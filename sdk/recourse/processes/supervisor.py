@@ -35,9 +35,10 @@ AT_ONCE = frozenset({"processes"})  # no grace for what multiplies
 
 
 class Supervisor:
-    def __init__(self, wish: dict[str, Any], said: bytes, folder: str) -> None:
+    def __init__(self, wish: dict[str, Any], said: bytes, folder: str, worker: int) -> None:
         self.wish = wish
         self.folder = folder
+        self.worker = worker
         self.began = time.monotonic()
         self.selector = selectors.DefaultSelector()
         self.tree: Tree = Descendants()
@@ -177,7 +178,7 @@ class Supervisor:
         while _read(end):
             pass
         if _told_to_end:
-            self._worker_went()
+            self.must_end("told_to_end")
 
     def _hear(self, end: int) -> None:
         data = _read(end)
@@ -318,7 +319,7 @@ class Supervisor:
 
     def finish(self, ended: dict[str, Any]) -> None:
         """The last word to the worker, if it is there to hear it."""
-        if not self.worker_gone:
+        if not self.worker_gone and os.getppid() == self.worker:
             os.set_blocking(1, True)
             _write_all(bytes(self.telling) + json.dumps({"ended": ended}).encode() + b"\n")
 
@@ -328,6 +329,7 @@ _told_to_end = False
 
 def main() -> None:
     """The process. Nothing is printed but messages; what is wrong with the supervisor itself goes to standard error."""
+    worker = os.getppid()
     linux.become_subreaper()
     wake, woken = os.pipe()
     os.set_blocking(wake, False)
@@ -341,7 +343,7 @@ def main() -> None:
         return
     wish: dict[str, Any] = json.loads(text)
     folder = _make_folder(wish)
-    supervisor = Supervisor(wish, said, folder)
+    supervisor = Supervisor(wish, said, folder, worker)
     try:
         ended = supervisor.run(wake)
     except NotStarted as error:

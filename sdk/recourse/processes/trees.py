@@ -57,7 +57,7 @@ class Descendants:
         return _living(table.walk(self._root))
 
     def send(self, number: int) -> int:
-        return sum(_send(one, number) for one in self._living())
+        return sum(send_to(one, number) for one in self._living())
 
     def freeze(self) -> None:
         stopped: set[tuple[int, int]] = set()
@@ -66,7 +66,7 @@ class Descendants:
             if not fresh:
                 return
             for one in fresh:
-                _send(one, signal.SIGSTOP)
+                send_to(one, signal.SIGSTOP)
                 stopped.add((one.pid, one.started))
 
     def left(self) -> list[Left]:
@@ -106,7 +106,7 @@ def _living(rows: list[table.Process]) -> list[table.Process]:
     return [one for one in rows if one.state not in ENDED]
 
 
-def _send(one: table.Process, number: int) -> bool:
+def send_to(one: table.Process, number: int) -> bool:
     """The signal to just this process, never to a later one of the same number. False: it is gone, or not ours."""
     open_handle: Any = getattr(os, "pidfd_open", None)
     try:

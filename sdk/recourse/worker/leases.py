@@ -69,6 +69,11 @@ class Held:
     def is_lost(self) -> bool:
         return self.lost or clock.now() >= self.control.owned_until
 
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether it acts outside, and was ended by signals wherever it stood: nobody can give such a stage back."""
+        return self.context.termination is not None and self.job.effect_mode == "external"
+
     def lose(self) -> None:
         """Ownership is gone, for good: no later renewal brings it back."""
         self.lost = True

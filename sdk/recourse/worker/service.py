@@ -232,7 +232,7 @@ class Worker:
     def _pass_on(self, held: Held, report: Report | None) -> None:
         if report is not None and report.outcome != "stopped":
             self._delivery.add(held, report)
-        elif report is None or (held.control.stop_reason == "drain" and not _was_cut_off(held)):
+        elif report is None or (held.control.stop_reason == "drain" and not held.was_cut_off):
             self._delivery.add(held, released(held))
         else:
             # Lost, cancelled or timed out, and it obeyed: there is nothing to tell. Or cut off: see `stop`.
@@ -298,11 +298,6 @@ class Worker:
             part.close()
         self._puller.at_end(self._session.close)
         self._session.token = ""
-
-
-def _was_cut_off(held: Held) -> bool:
-    """Whether it acts outside, and was ended by signals, wherever it stood."""
-    return held.context.termination is not None and held.job.effect_mode == "external"
 
 
 def released(held: Held) -> Report:
