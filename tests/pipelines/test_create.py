@@ -17,7 +17,6 @@ from tests.clock import Clock
 from tests.factories import PipelineFactory
 
 
-
 def request(**changes: Any) -> dict[str, Any]:
     body = {
         "idempotencyKey": "invoice-42:validate:v1",
