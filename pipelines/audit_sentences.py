@@ -460,7 +460,7 @@ def _changes(event: AuditFacts) -> str:
         if name in before
         else f"{name.replace('_', ' ')} {_value(value)}"
         for name, value in event.after.items()
-        if name not in before or before[name] != value
+        if (before[name] != value if name in before else value not in (None, ""))  # nothing is not news
     ]
     return f" ({', '.join(told)})" if told else ""
 
@@ -518,6 +518,8 @@ def _rule(event: AuditFacts, data: Mapping[str, Any]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is None:
+        return "nothing"
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
     return _short(text, CHANGED) or "nothing"
 

@@ -23,10 +23,11 @@ from pipelines import creation, lanes, tick_inputs
 from pipelines.creation import Draft, Origin, Place
 from pipelines.errors import Refusal
 from pipelines.models import OverlapPolicy
+from pipelines.moves import IllegalMove
 from pipelines.releases import Managed
 from pipelines.schedules import Due
 from pipelines.sql import execute, query, recordset
-from pipelines.states import SkipReason, TickState
+from pipelines.states import TICK_MOVES, SkipReason, TickState
 
 log = structlog.get_logger(__name__)
 BATCH = 500
@@ -54,17 +55,28 @@ class DueTick:
     pipeline_id: uuid.UUID
     template: Any
     place: Place
-    state: TickState = TickState.DISPATCHED
+    state: TickState = TickState.DUE
     reason: str = ""
     detail: str = ""
     error_code: str = ""
     error_message: str = ""
 
+    def dispatch(self) -> None:
+        self._move("dispatch")
+
     def skip(self, reason: SkipReason, detail: str = "") -> None:
-        self.state, self.reason, self.detail = TickState.SKIPPED, reason, detail[:255]
+        self._move("skip")
+        self.reason, self.detail = reason, detail[:255]
 
     def fail(self, code: str, message: str) -> None:
-        self.state, self.error_code, self.error_message = TickState.FAILED, code, message
+        self._move("fail")
+        self.error_code, self.error_message = code, message
+
+    def _move(self, action: str) -> None:
+        try:
+            self.state = TICK_MOVES[action][self.state]
+        except KeyError:
+            raise IllegalMove(f"tick {self.id} cannot {action} from {self.state}") from None
 
 
 @dataclass(slots=True)
@@ -261,15 +273,17 @@ def _draft(tick: DueTick, world: _World, *, held: bool) -> Draft:
 
 def _make(ticks: Sequence[DueTick], drafts: dict[uuid.UUID, Draft]) -> None:
     """Inserts the runs, many at once; where that fails, each on its own, so that what cannot be made fails alone."""
+    made = [tick for tick in ticks if tick.id in drafts]
     try:
         _insert(list(drafts.values()))
+        for tick in made:
+            tick.dispatch()
     except (InterfaceError, OperationalError):
         raise
     except Exception:
         log.exception("dispatch.batch_failed", ticks=len(drafts))
-        for tick in ticks:
-            if tick.id in drafts:
-                _insert_alone(tick, drafts[tick.id])
+        for tick in made:
+            _insert_alone(tick, drafts[tick.id])
 
 
 def _insert(drafts: Sequence[Draft]) -> None:
@@ -282,6 +296,7 @@ def _insert(drafts: Sequence[Draft]) -> None:
 def _insert_alone(tick: DueTick, draft: Draft) -> None:
     try:
         _insert([draft])
+        tick.dispatch()
     except (InterfaceError, OperationalError):
         raise
     except Exception:

@@ -26,7 +26,7 @@ from pipelines.ids import new_id
 from pipelines.models import CatchUp, Trigger
 from pipelines.schedules import Due, Schedule
 from pipelines.sql import database_now, execute, query, recordset
-from pipelines.states import REDONE, REMOVED, SkipReason, TickState
+from pipelines.states import REDONE, REMOVED, TICK_MOVES, SkipReason, TickState
 
 log = structlog.get_logger(__name__)
 BATCH = 1_000  # triggers a transaction
@@ -463,4 +463,4 @@ def _finished(run_ids: Sequence[str], reprocess: str) -> set[str]:
 
 
 def _is_free(before: Mapping[str, Any], finished: set[str]) -> bool:
-    return before["run"] is None or (before["state"] == TickState.DISPATCHED and before["run"] in finished)
+    return before["state"] in TICK_MOVES["fill"] and (before["run"] is None or before["run"] in finished)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from config.environment import BASE_DIR, BY_NAME
+from config.environment import BASE_DIR, BY_NAME, is_on
 
 SELECTED = "not embedded and not browser and not once and not prove"
 DATABASE_FIXTURES = {"db", "transactional_db", "live_server"}
@@ -91,7 +91,7 @@ def main() -> int:
         with psycopg.connect(url, connect_timeout=3) as connection:
             version = connection.info.server_version // 10000
     except psycopg.OperationalError as error:
-        required = os.environ.get("RECOURSE_REQUIRE_SERVICES") == "1"
+        required = is_on(os.environ.get("RECOURSE_REQUIRE_SERVICES", ""))
         reason = str(error).strip().splitlines()[0]
         outcome = "failed" if required else "skipped"
         sys.stderr.write(f"second pass {outcome}: no PostgreSQL at RECOURSE_TEST_SERVER_URL ({reason})\n")

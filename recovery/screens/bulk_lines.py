@@ -83,12 +83,16 @@ def _how(choices: Json) -> str:
 
 def _where(plan: Json) -> Iterator[Step]:
     for word, name, of in (("Pipelines", "pipeline", "of"), ("Environments", "environment", "in")):
-        told = [f"{one['count']:,} {f'{of} {one[name]}' if one[name] else 'of none'}" for one in plan[f"by_{name}"]]
+        told = [
+            f"{one['count']:,} {f'{of} {one[name]}' if one[name] else f'of no {name}'}" for one in plan[f"by_{name}"]
+        ]
         if told:
             yield Step("requested", word, listed(told))
 
 
 def _time(plan: Json) -> Iterator[Step]:
     if plan["acts"] and plan["rate"]:
-        text = f"at {plan['rate']:,} a second at most, so {duration(plan['estimate_seconds'])} at least"
+        seconds = plan["estimate_seconds"]
+        lasts = f"{duration(seconds)} at least" if seconds >= 1 else "a second or so"
+        text = f"at {plan['rate']:,} a second at most, so {lasts}"
         yield Step("requested", "Takes", text)

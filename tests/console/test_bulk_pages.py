@@ -67,6 +67,7 @@ def test_a_draft_says_what_it_would_do_and_does_nothing(operator: Visitor, start
     assert "Skips 1 that is discarded" in told
     assert "Targets 3, frozen just now" in told
     assert "Chosen by hand" in told
+    assert "of no pipeline" in told
     assert "Redrive 2 dead letters" in told
     assert {stages_of(run)[0].state for run in runs} == {"failed"}
     assert set(BulkItem.objects.values_list("state", flat=True)) == {"pending"}

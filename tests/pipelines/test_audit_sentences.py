@@ -346,6 +346,15 @@ WINDOW = {"from_time": "2026-05-20T08:00:00+00:00", "to_time": "2026-05-22T08:00
             "ann saved the environment production (rank 3 → 9)",
         ),
         (
+            event(
+                "environment.save",
+                data={"environment": "production", "created": True},
+                before={"rank": 3},
+                after={"rank": None, "protected": True, "note": None, "colour": ""},
+            ),
+            "ann saved the environment production (rank 3 → nothing, protected yes)",
+        ),
+        (
             event("release.activate", data={"release": "r-1", "pipeline": "billing", "environment": "staging"}),
             "ann put the release r-1 of billing for staging in force",
         ),
