@@ -12,6 +12,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from pipelines.models.runs import NO_THROTTLE
 from pipelines.sql import execute, planned
 from pipelines.states import DeadLetterState, RunStatus
 
@@ -69,20 +70,27 @@ def _ready_stages() -> Iterable[Metric]:
         SELECT walked.handler, sum(least(head.ready, %(most)s))::bigint,
             extract(epoch FROM recourse_now() - min(head.oldest))::float
         FROM walked CROSS JOIN LATERAL (
-            SELECT count(*) AS ready, min(due.available_at) AS oldest
-            FROM (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
-            CROSS JOIN LATERAL (
-                SELECT q.available_at FROM pipelines_queueentry q
-                WHERE q.application_id = walked.application_id AND q.environment_id = walked.environment_id
-                    AND q.handler = walked.handler AND q.is_background = line.is_background
-                    AND q.is_start = line.is_start AND q.available_at <= recourse_now()
-                ORDER BY q.available_at, q.stage_id LIMIT %(most)s
+            SELECT count(*) AS ready, min(due.available_at) AS oldest FROM (
+                SELECT one.available_at
+                FROM (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
+                CROSS JOIN LATERAL (
+                    SELECT q.available_at FROM pipelines_queueentry q
+                    WHERE q.application_id = walked.application_id AND q.environment_id = walked.environment_id
+                        AND q.handler = walked.handler AND q.throttle = %(no_throttle)s
+                        AND q.is_background = line.is_background
+                        AND q.is_start = line.is_start AND q.available_at <= recourse_now()
+                    ORDER BY q.available_at, q.stage_id LIMIT %(most)s
+                ) one
+                WHERE NOT (line.is_start AND walked.environment_id IN (SELECT id FROM closed))
+                UNION ALL
+                -- what waits for a policy, as far as that lets it go
+                SELECT one.available_at FROM recourse_let_through(ARRAY[walked.application_id],
+                    ARRAY[walked.environment_id], ARRAY[walked.handler], ARRAY(SELECT id FROM closed), %(most)s, 1) one
             ) due
-            WHERE NOT (line.is_start AND walked.environment_id IN (SELECT id FROM closed))
         ) head
         WHERE head.ready > 0 GROUP BY walked.handler
         """,
-        {"queues": MOST_QUEUES, "most": MOST_READY},
+        {"queues": MOST_QUEUES, "most": MOST_READY, "no_throttle": NO_THROTTLE},
     ):
         count.add_metric([handler], ready)
         age.add_metric([handler], max(0.0, seconds))

@@ -178,6 +178,13 @@ INVARIANTS: dict[str, str] = {
             OR (NOT q.is_start AND NOT r.through_blackout
                 AND (r.started_at IS NULL OR s.state = 'retry_scheduled'))
     """,
+    "the queue says for which policy a stage waits": """
+        SELECT s.id, q.throttle FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
+        JOIN pipelines_run r ON r.id = s.run_id
+        WHERE q.throttle <> recourse_throttle(r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
+            AND NOT EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = r.workspace_id
+                AND p.kind IN ('rate', 'concurrency') AND (p.unlined_at IS NOT NULL OR p.created_at > r.created_at))
+    """,
     "a held run begins nothing, and its deadline does not run": f"""
         SELECT r.id, s.name, s.state FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id
         WHERE r.held AND (r.lane_id IS NULL OR r.deadline_at IS NOT NULL OR r.started_at IS NOT NULL
