@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from pipelines import checkpoint_reading, context
+from pipelines import checkpoint_reading, context, policies
 from pipelines.checkpoint_reading import HandlerState
 from pipelines.models.runs import NO_THROTTLE
 from pipelines.moves import Moves, StageRow, event_row, insert_events, limits_of
@@ -198,22 +198,32 @@ def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now
 
 
 def insert_awaited(moves: Moves, awaited: Mapping[uuid.UUID, Mapping[str, Any]]) -> None:
-    """The attempts of imports that begin to be awaited, by stage. No session holds them and nobody leases them."""
+    """The attempts of imports that begin to be awaited, by stage. No session holds them and nobody leases them. A
+    policy of kind timeout outranks the stage's own option, as for work."""
     told = {
-        stage_id: (text, json.loads(baseline))
-        for stage_id, text, baseline in query(
-            "SELECT s.id, s.input, r.baseline::text FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
-            " WHERE s.id = ANY(%s)",
+        stage_id: (text, json.loads(baseline), place)
+        for stage_id, text, baseline, *place in query(
+            "SELECT s.id, s.input, r.baseline::text, r.workspace_id, coalesce(p.slug, ''), e.slug"
+            " FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
+            " JOIN pipelines_environment e ON e.id = r.environment_id"
+            " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE s.id = ANY(%s)",
             [list(awaited)],
         )
     }
+    timeouts = policies.active("timeout", {place[0] for _, _, place in told.values()})
     rows = []
     for stage_id, row in awaited.items():
         stage = moves.stages[stage_id]
         by_position = {other.position: other for other in moves.runs[stage.run_id].stages}
         needed = {by_position[at].name: by_position[at].output_digest or None for at in stage.depends_on}
-        text, baseline = told[stage_id]
-        rows.append({**row, "request_digest": request_digest(stage, row["number"], text, needed, baseline)})
+        text, baseline, (workspace_id, pipeline, environment) = told[stage_id]
+        target = Target(stage.name, stage.handler, pipeline, environment)
+        if ruling := policies.winner(timeouts.get(workspace_id, ()), target):
+            seconds = float(ruling.rule["seconds"])
+            bounds = {"timeout_seconds": seconds, "expires_at": moves.now + timedelta(seconds=seconds)}
+        else:
+            bounds = {}
+        rows.append({**row, **bounds, "request_digest": request_digest(stage, row["number"], text, needed, baseline)})
     execute(
         """
         INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, worker, request_digest,

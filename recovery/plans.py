@@ -495,6 +495,9 @@ class Sketch:
             draft.stale = draft.stale and any(self.drafts[position].stale for position in draft.depends_on)
             if draft.state == StageState.PENDING:
                 draft.state = StageState.WAITING if self._asks_first(draft) else StageState.READY
+        for draft in self.drafts.values():
+            if draft.state == StageState.READY and draft.fact.awaits_import:
+                draft.state = StageState.WAITING  # for an answer from elsewhere
 
     @staticmethod
     def _asks_first(draft: _Draft) -> bool:
@@ -584,6 +587,8 @@ def _still_outside(world: World) -> list[str]:
     for stage in world.stages:
         if stage.state == StageState.NEEDS_RECONCILIATION:
             told.append(f"{stage.name}: what attempt {stage.attempt_number} did outside is unknown")
+        elif stage.state == StageState.WAITING and stage.awaits_import and not stage.gate:
+            told.append(f"{stage.name}: its answer is no longer awaited; somebody elsewhere may still be at work on it")
         elif stage.state == StageState.WAITING:
             told.append(f"{stage.name}: its decision is no longer asked for; outside work may depend on it")
     return told + _open_effects(world, world.stages)

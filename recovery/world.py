@@ -44,6 +44,7 @@ class StageFact:
     gate_denied: bool = False
     gate_approved: bool = False  # before its work
     has_gate_after: bool = False
+    awaits_import: bool = False  # its answer is made elsewhere
 
     @property
     def is_gated(self) -> bool:
@@ -222,7 +223,7 @@ def _stages(run_id: uuid.UUID) -> tuple[StageFact, ...]:
         " AND g.state = 'rejected'),"
         " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
         " AND g.state = 'approved' AND g.moment = 'before'),"
-        " coalesce(s.approval->>'when' = 'after', false)"
+        " coalesce(s.approval->>'when' = 'after', false), s.mode = 'import'"
         " FROM pipelines_stage s WHERE s.run_id = %s ORDER BY s.position",
         [run_id],
     )
