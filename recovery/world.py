@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from pipelines import blackouts
 from pipelines.blackouts import Active
+from pipelines.budgets import Charged
 from pipelines.errors import Refusal
 from pipelines.graph import descendants
-from pipelines.moves import HasEnd
+from pipelines.limits import Limits
+from pipelines.moves import HasEnd, limits_of
 from pipelines.signing import Envelope
 from pipelines.sql import query
 from pipelines.states import DeadLetterState, RunStatus, StageState
@@ -45,6 +47,8 @@ class StageFact:
     gate_approved: bool = False  # before its work
     has_gate_after: bool = False
     awaits_import: bool = False  # its answer is made elsewhere
+    allowance: int = 0  # the bytes of output that each of its attempts is charged
+    begun: int = 0  # how many attempts of it have begun, in all epochs
 
     @property
     def is_gated(self) -> bool:
@@ -97,6 +101,8 @@ class World(HasEnd):
     letters: tuple[LetterFact, ...] = ()
     effects: tuple[EffectFact, ...] = ()
     blackout: Active | None = None  # what holds where the run is
+    limits: Limits = field(default_factory=Limits)
+    spent: Charged = field(default_factory=Charged)  # by all attempts and artifacts so far
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
         return next(stage for stage in self.stages if stage.id == stage_id)
@@ -120,7 +126,9 @@ def read(run_id: uuid.UUID) -> World:
     planned from that has another digest."""
     found = query(
         "SELECT r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
-        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.environment_id, r.trigger_id FROM pipelines_run r"
+        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.limits::text,"
+        " (SELECT coalesce(sum(a.size), 0)::bigint FROM pipelines_artifact a WHERE a.run_id = r.id),"
+        " r.environment_id, r.trigger_id FROM pipelines_run r"
         " JOIN pipelines_environment e ON e.id = r.environment_id"
         " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = %s",
         [run_id],
@@ -128,12 +136,15 @@ def read(run_id: uuid.UUID) -> World:
     if not found:
         raise Refusal("not_found", "there is no such run")
     status, now, workspace_id, environment, protected, release_id, paused, held, deadline_at, *rest = found[0]
-    failure_code, slug, *place = rest
+    failure_code, slug, told, of_artifacts, *place = rest
+    limits = limits_of(told)
+    stages, spent = _stages(run_id, limits)
+    spent.bytes += of_artifacts
     return World(
         run_id=run_id,
         status=RunStatus(status),
         now=now,
-        stages=_stages(run_id),
+        stages=stages,
         workspace_id=workspace_id,
         environment=environment,
         is_protected=protected,
@@ -147,6 +158,8 @@ def read(run_id: uuid.UUID) -> World:
         letters=_letters(run_id),
         effects=effects(run_id, workspace_id),
         blackout=blackouts.active(workspace_id, *place),
+        limits=limits,
+        spent=spent,
     )
 
 
@@ -213,7 +226,8 @@ def _by_effect(sql: str, effect_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[Se
     return found
 
 
-def _stages(run_id: uuid.UUID) -> tuple[StageFact, ...]:
+def _stages(run_id: uuid.UUID, limits: Limits) -> tuple[tuple[StageFact, ...], Charged]:
+    """The stages, and what their attempts are charged together."""
     rows = query(
         "SELECT s.id, s.position, s.name, s.state, s.depends_on, s.run_next_if_failed, s.effect_mode,"
         " s.effect_protocol, coalesce(s.approval->>'when' = 'before', false), s.epoch, s.attempt_number,"
@@ -223,14 +237,29 @@ def _stages(run_id: uuid.UUID) -> tuple[StageFact, ...]:
         " AND g.state = 'rejected'),"
         " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
         " AND g.state = 'approved' AND g.moment = 'before'),"
-        " coalesce(s.approval->>'when' = 'after', false), s.mode = 'import'"
-        " FROM pipelines_stage s WHERE s.run_id = %s ORDER BY s.position",
+        " coalesce(s.approval->>'when' = 'after', false), s.mode = 'import', (s.options->>'max_output_bytes')::bigint,"
+        " charged.begun, charged.bytes FROM pipelines_stage s CROSS JOIN LATERAL (SELECT count(*) AS begun,"
+        " coalesce(sum(a.reserved), 0)::bigint AS bytes FROM pipelines_attempt a"
+        " WHERE a.stage_id = s.id AND a.started_at IS NOT NULL) charged WHERE s.run_id = %s ORDER BY s.position",
         [run_id],
     )
-    return tuple(
-        StageFact(stage_id, position, name, StageState(state), tuple(depends_on), *rest)
-        for stage_id, position, name, state, depends_on, *rest in rows
-    )
+    found, spent = [], Charged()
+    for stage_id, position, name, state, depends_on, *rest, most, begun, charged in rows:
+        allowance = limits.allowance({"max_output_bytes": most})
+        fact = StageFact(
+            stage_id,
+            position,
+            name,
+            StageState(state),
+            tuple(depends_on),
+            *rest,
+            allowance=allowance,
+            begun=begun,
+        )
+        found.append(fact)
+        spent.attempts += begun
+        spent.bytes += charged
+    return tuple(found), spent
 
 
 def _attempts(run_id: uuid.UUID) -> tuple[AttemptFact, ...]:
