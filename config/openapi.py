@@ -27,6 +27,7 @@ OPERATIONS: list[URLPattern | URLResolver] = [
     path("v1/", include("pipelines.api.artifacts")),
     path("v1/", include("pipelines.api.aftermath")),
     path("v1/", include("pipelines.api.imports")),
+    path("v1/", include("pipelines.api.account")),
     path("v1/", include("pipelines.api.signing_keys")),
     path("v1/", include("pipelines.api.blackouts")),
     path("v1/", include("approvals.inbox_api")),

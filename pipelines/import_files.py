@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from pipelines.access import Actor
@@ -20,13 +20,13 @@ from pipelines.imports import Answer
 from pipelines.limits import MIB, Limits
 from pipelines.models import Attempt, Run, Stage
 from pipelines.models.runs import StageMode
+from pipelines.moves import NO_END
 from pipelines.queries import stage_detail
 from pipelines.states import ACTIVE_ATTEMPT, StageState
 
 FORMAT: Final = "recourse-import-request"
 VERSION: Final = 1
 MOST_BYTES: Final = 16 * MIB
-NEVER: Final = datetime(9000, 1, 1, tzinfo=UTC)  # an end beyond this is none
 LONGEST_SOURCE: Final = 1_000
 
 
@@ -39,7 +39,9 @@ class AnswerFields(Shape):
     output = AnyJson(required=False)
     error_code = Text(blank=True, max_length=100, default="")
     error_message = Text(blank=True, max_length=64 * 1024, default="")
-    source = Text(blank=True, max_length=LONGEST_SOURCE, default="")
+    source_ = Text(blank=True, max_length=LONGEST_SOURCE, default="", source="source")
+
+    spelling = {"source_": "source"}  # the bare name is DRF's own
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
@@ -138,4 +140,4 @@ def _name_twice(raw: bytes) -> str:
 
 
 def _time(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment is not None and moment < NEVER else None
+    return moment.isoformat() if moment is not None and moment < NO_END else None
