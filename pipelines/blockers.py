@@ -15,6 +15,7 @@ from typing import Literal
 from pipelines.blackouts import Active
 from pipelines.lanes import Inside, Turn
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
+from pipelines.moves import NO_END
 from pipelines.states import (
     CLAIMABLE_STAGE,
     OPERATOR_PAUSE,
@@ -168,6 +169,8 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
         case StageState.RUNNING if attempt:
             return [_running(stage, attempt, around.now)]
         case StageState.WAITING:
+            if attempt is not None and stage.id not in around.gates:
+                return [_awaited(stage, attempt)]
             return [_waiting(stage, around.gates.get(stage.id), around.votes)]
         case StageState.NEEDS_RECONCILIATION:
             return [_of(stage, PERSON, _uncertain(stage, around.effects.get(stage.id, ())))]
@@ -292,6 +295,15 @@ def _waiting(stage: Stage, gate: Gate | None, votes: Mapping[uuid.UUID, int]) ->
     cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{_of_whom(gate, votes)}{until}"
     # without a person it is the application that is waited for; people may decide too
     return _of(stage, PERSON if gate.require_person else APPLICATION, cause, gate.expires_at, asks=gate.id)
+
+
+def _awaited(stage: Stage, attempt: Attempt) -> Blocker:
+    """An import: only an answer with this digest is taken."""
+    has_end = attempt.expires_at < NO_END
+    until = f", until {_time(attempt.expires_at)}" if has_end else ", without an end of its own"
+    cause = f"awaits an answer made elsewhere since {_time(attempt.dispatched_at)}"
+    cause = f"{cause}, request digest {attempt.request_digest}{until}"
+    return _of(stage, PERSON, cause, attempt.expires_at if has_end else None)
 
 
 def _of_whom(gate: Gate, votes: Mapping[uuid.UUID, int]) -> str:
