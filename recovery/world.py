@@ -245,18 +245,8 @@ def _stages(run_id: uuid.UUID, limits: Limits) -> tuple[tuple[StageFact, ...], C
     )
     found, spent = [], Charged()
     for stage_id, position, name, state, depends_on, *rest, most, begun, charged in rows:
-        allowance = limits.allowance({"max_output_bytes": most})
-        fact = StageFact(
-            stage_id,
-            position,
-            name,
-            StageState(state),
-            tuple(depends_on),
-            *rest,
-            allowance=allowance,
-            begun=begun,
-        )
-        found.append(fact)
+        told = (*rest, limits.allowance({"max_output_bytes": most}), begun)
+        found.append(StageFact(stage_id, position, name, StageState(state), tuple(depends_on), *told))
         spent.attempts += begun
         spent.bytes += charged
     return tuple(found), spent
