@@ -10,8 +10,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
+from pipelines import recipients
 from pipelines.blackouts import Active
 from pipelines.lanes import Inside, Turn
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
@@ -61,10 +62,12 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A worker session that has registered a handler. `misses` says why it gets nothing of this run; blank: it may."""
+    """A worker session that has registered a handler. `misses` says why it gets nothing of this run; blank: it may.
+    `sends_to`: those to whom its adapter sends."""
 
     worker: str
     misses: str = ""
+    sends_to: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,9 @@ class Surroundings:
     lane: Lane | None = None  # the run's, while it holds the run
     turn: Turn | None = None  # where the run stands in it
     throttled: Mapping[uuid.UUID, Use] = field(default_factory=dict)  # by stage: the policy that has no room for it
+    recipients: Mapping[uuid.UUID, Sequence[Mapping[str, Any]]] = field(
+        default_factory=dict
+    )  # by stage that names any: those allowed now
 
     @property
     def draining(self) -> int:
@@ -225,7 +231,10 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
     if around.blackout is not None and _waits_in_blackout(run, stage):
         return replace(_of(stage, *_blackout(around.blackout, since)), closed_by="blackout")
     registered = around.workers.get(stage.handler, ())
-    able = sorted({one.worker for one in registered if not one.misses})
+    allowed = around.recipients.get(stage.id)
+    able = sorted({one.worker for one in registered if not one.misses and _sends(one, stage, allowed)})
+    if not able and allowed and any(not one.misses for one in registered):
+        return _of(stage, NO_WORKER, f"{since}; {_unsent(registered, stage, allowed)}")
     if able:
         if stage.id in around.throttled:
             return _throttled(run, stage, since, around.throttled[stage.id])
@@ -235,6 +244,29 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
         return _of(stage, NO_WORKER, f"{since}; no live worker has registered the handler {stage.handler}")
     unable = _listed(sorted({f"{one.worker} {one.misses}" for one in registered}))
     return _of(stage, NO_WORKER, f"{since}; of those with the handler {stage.handler} none may pull it: {unable}")
+
+
+def _sends(one: Registered, stage: Stage, allowed: Sequence[Mapping[str, Any]] | None) -> bool:
+    if not allowed:
+        return True
+    keys = {recipients.key(stage.handler, recipient) for recipient in allowed}
+    return any(recipients.key(stage.handler, recipient) in keys for recipient in one.sends_to)
+
+
+def _unsent(registered: Sequence[Registered], stage: Stage, allowed: Sequence[Mapping[str, Any]]) -> str:
+    """No adapter goes to whom the stage may go now; those that there are, and what is wrong with each."""
+    wanted = " or ".join(recipients.in_words(one) for one in allowed)
+    later = {recipients.key(stage.handler, one) for one in stage.recipients or ()}
+    told = []
+    for one in registered:
+        if one.misses:
+            continue
+        for sent in one.sends_to:
+            why = "is a fallback, not allowed yet" if recipients.key(stage.handler, sent) in later else "is not named"
+            told.append(f"{one.worker} would send to {recipients.in_words(sent)}, which {why}")
+        if not one.sends_to:
+            told.append(f"{one.worker} does not say to whom it sends")
+    return f"no live worker sends to {wanted}; {_listed(sorted(set(told)))}"
 
 
 def _throttled(run: Run, stage: Stage, since: str, use: Use) -> Blocker:

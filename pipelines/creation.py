@@ -420,13 +420,14 @@ _INSERT = """
         FROM item i JOIN draft d ON d.id = i.run_id
     ), queue AS (
         INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,
-            is_background, is_start, throttle)
+            is_background, is_start, throttle, recipients)
         SELECT i.id, d.application_id, d.environment_id, i.handler, recourse_now(),
             d.lane_id IS DISTINCT FROM d.trigger_id, NOT d.through_blackout,
             CASE WHEN EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = ANY(%(workspaces)s::uuid[])
                 AND p.status = 'active' AND p.kind IN ('concurrency', 'rate'))
             THEN recourse_throttle(d.workspace_id, d.environment_id, d.pipeline_id, i.name, i.handler)
-            ELSE %(no_throttle)s::uuid END
+            ELSE %(no_throttle)s::uuid END,
+            CASE WHEN i.recipients IS NOT NULL THEN ARRAY[recourse_recipient_key(i.handler, i.recipients -> 0)] END
         FROM item i JOIN draft d ON d.id = i.run_id WHERE i.state = 'ready' AND i.queued IS DISTINCT FROM false
     ), words AS (
         INSERT INTO pipelines_runsearch (run_id, words)

@@ -881,8 +881,11 @@ class Moves:
             starts = [stage_id for stage_id in new if wanted[stage_id].is_start]
             execute(
                 "INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,"
-                " is_background, is_start, throttle) SELECT id, application_id, environment_id, handler, available_at,"
-                f" id = ANY(%s), id = ANY(%s), {_THROTTLE} FROM pipelines_stage s WHERE id = ANY(%s)",
+                " is_background, is_start, throttle, recipients)"
+                " SELECT id, application_id, environment_id, handler, available_at,"
+                f" id = ANY(%s), id = ANY(%s), {_THROTTLE},"
+                " CASE WHEN recipients IS NOT NULL THEN recourse_recipients(id) END"
+                " FROM pipelines_stage s WHERE id = ANY(%s)",
                 [background, starts, list({self._run_of(stage_id).workspace_id for stage_id in new}), new],
             )
         for stage_id in new:

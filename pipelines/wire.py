@@ -120,6 +120,8 @@ def job_body(job: Job) -> dict[str, Any]:
     }
     if job.recovery:
         body["recovery"] = job.recovery
+    if job.recipient:
+        body["recipient"] = job.recipient
     if job.checkpoint:
         left = job.checkpoint
         body["checkpoint"] = {

@@ -38,6 +38,7 @@ HANDLER = 300
 INPUT_BYTES = 256 * 1024
 MOST_STAGES = 100
 MOST_RECIPIENTS = 10
+MOST_SENDINGS = 200  # of a worker session, over all its handlers
 MOST_PAIRS = 100
 MOST_RESULTS = 200
 MOST_JOBS = 200
@@ -115,10 +116,10 @@ class CamelBounds(Bounds):
 class Recipient(Shape):
     """To whom a stage's adapter may send: whose it is, what runs there, who pays by which route, what is kept (R40)."""
 
-    organisation = Text(max_length=NAME, control=False)
-    service = Text(max_length=NAME, control=False)
-    billing = Text(max_length=NAME, control=False, blank=True, default="")
-    retention = Text(max_length=NAME, control=False, blank=True, default="")
+    organisation = Text(max_length=NAME, trim=True, control=False)
+    service = Text(max_length=NAME, trim=True, control=False)
+    billing = Text(max_length=NAME, trim=True, control=False, blank=True, default="")
+    retention = Text(max_length=NAME, trim=True, control=False, blank=True, default="")
 
 
 class StageIntent(Camel):
@@ -222,6 +223,12 @@ class GateAnswer(Camel):
 # workers
 
 
+class Sending(Recipient):
+    """To whom the adapter of a handler sends."""
+
+    handler = Text(max_length=HANDLER, control=False)
+
+
 class Registration(Camel):
     worker_name = Text(max_length=NAME, control=False)
     supported_handlers = ListOf(child=Text(max_length=HANDLER, control=False), min_length=1, max_length=1_000)
@@ -231,6 +238,17 @@ class Registration(Camel):
     host_name = Text(blank=True, max_length=255, default="")
     pid = Whole(min_value=0, max_value=2**31 - 1, required=False)
     metadata = JsonObject(max_bytes=16 * 1024, default=dict)
+    recipients = ListOf(
+        child=Sending(), max_length=MOST_SENDINGS, default=list, help_text="to whom the adapters of handlers send"
+    )
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        return [
+            (f"recipients[{at}].handler", "is none of supportedHandlers")
+            for at, one in enumerate(clean["recipients"])
+            if one["handler"] not in clean["supported_handlers"]
+        ]
 
 
 class Nothing(Camel):
@@ -551,6 +569,12 @@ class JobCheckpoint(Camel):
     state = AnyJson()
 
 
+class JobRecipient(Recipient):
+    """To whom the attempt goes: which of those that its stage names, counted from 0."""
+
+    position = Whole(min_value=0, max_value=MOST_RECIPIENTS)
+
+
 class JobView(Camel):
     delivery_id = Identifier()
     stage_id = Identifier()
@@ -572,6 +596,7 @@ class JobView(Camel):
     deadline_at = Moment(allow_null=True)
     traceparent = Text(allow_null=True)
     lease = LeaseView(required=False)
+    recipient = JobRecipient(required=False)
     checkpoint = JobCheckpoint(required=False)
     recovery = AnyJson(required=False)
 

@@ -164,12 +164,37 @@ INVARIANTS: dict[str, str] = {
             'stage.fail', 'stage.recover', 'stage.undeliver', 'stage.give_up_recovery', 'stage.give_up_delivery',
             'stage.doubt')
     """,
-    "the queue is exactly what may be claimed": """
-        SELECT s.id, s.state, s.available_at, q.available_at FROM pipelines_stage s
-        JOIN pipelines_run r ON r.id = s.run_id FULL JOIN pipelines_queueentry q ON q.stage_id = s.id
-        WHERE (s.state IN ('ready', 'retry_scheduled') AND NOT r.paused) IS DISTINCT FROM (q.stage_id IS NOT NULL)
-            OR (q.stage_id IS NOT NULL AND (q.available_at, q.application_id, q.environment_id, q.handler)
-                IS DISTINCT FROM (s.available_at, s.application_id, s.environment_id, s.handler))
+    "only what may be claimed stands in the queue, as its stage says": """
+        SELECT s.id, s.state, s.available_at, q.available_at FROM pipelines_queueentry q
+        LEFT JOIN pipelines_stage s ON s.id = q.stage_id LEFT JOIN pipelines_run r ON r.id = s.run_id
+        WHERE s.state IS NULL OR s.state NOT IN ('ready', 'retry_scheduled') OR r.paused
+            OR (q.available_at, q.application_id, q.environment_id, q.handler)
+                IS DISTINCT FROM (s.available_at, s.application_id, s.environment_id, s.handler)
+    """,
+    "R25 of what may be claimed, as much stands in the queue as the run's concurrency leaves room for": """
+        SELECT r.id, told.claimable, told.active, told.queued FROM pipelines_run r CROSS JOIN LATERAL (
+            SELECT count(*) FILTER (WHERE s.state IN ('ready', 'retry_scheduled')) AS claimable,
+                count(*) FILTER (WHERE s.state IN ('dispatched', 'running')) AS active, count(q.stage_id) AS queued
+            FROM pipelines_stage s LEFT JOIN pipelines_queueentry q ON q.stage_id = s.id WHERE s.run_id = r.id) told
+        WHERE NOT r.paused AND r.changed IS NULL AND (told.active > (r.limits ->> 'concurrency')::int
+            OR told.queued <> least(told.claimable, greatest(0, (r.limits ->> 'concurrency')::int - told.active)))
+    """,
+    "I14 what is charged and what is reserved together never exceed the limits of the run": """
+        SELECT r.id, told.charged, told.bytes, told.reserved, kept.size FROM pipelines_run r
+        CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS size FROM pipelines_artifact WHERE run_id = r.id) kept
+        CROSS JOIN LATERAL (
+            SELECT sum(begun.attempts) AS charged, sum(begun.bytes) AS bytes, count(*) FILTER (WHERE asks.now) AS reserved,
+                sum(least(coalesce((s.options ->> 'max_output_bytes')::bigint, 262144),
+                    (r.limits ->> 'output_bytes_per_stage')::bigint)) FILTER (WHERE asks.now) AS reserved_bytes,
+                max(begun.attempts + asks.now::int) AS of_a_stage
+            FROM pipelines_stage s
+            CROSS JOIN LATERAL (SELECT s.state IN ('ready', 'retry_scheduled', 'dispatched') AS now) asks
+            CROSS JOIN LATERAL (SELECT count(*) AS attempts, coalesce(sum(a.reserved), 0) AS bytes
+                FROM pipelines_attempt a WHERE a.stage_id = s.id AND a.started_at IS NOT NULL) begun
+            WHERE s.run_id = r.id) told
+        WHERE told.charged + told.reserved > (r.limits ->> 'total_attempts')::bigint
+            OR told.bytes + kept.size + coalesce(told.reserved_bytes, 0) > (r.limits ->> 'total_output_bytes')::bigint
+            OR told.of_a_stage > (r.limits ->> 'attempts_per_stage')::bigint
     """,
     "the queue says whose work it is, and what waits while a blackout holds": """
         SELECT s.id, q.is_background, q.is_start FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
@@ -184,6 +209,10 @@ INVARIANTS: dict[str, str] = {
         WHERE q.throttle <> recourse_throttle(r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
             AND NOT EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = r.workspace_id
                 AND p.kind IN ('rate', 'concurrency') AND (p.unlined_at IS NOT NULL OR p.created_at > r.created_at))
+    """,
+    "R40, R41 the queue says to whom a stage may go now": """
+        SELECT s.id, q.recipients FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
+        WHERE q.recipients IS DISTINCT FROM recourse_recipients(s.id)
     """,
     "a held run begins nothing, and its deadline does not run": f"""
         SELECT r.id, s.name, s.state FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id
