@@ -183,7 +183,8 @@ INVARIANTS: dict[str, str] = {
         SELECT r.id, told.charged, told.bytes, told.reserved, kept.size FROM pipelines_run r
         CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS size FROM pipelines_artifact WHERE run_id = r.id) kept
         CROSS JOIN LATERAL (
-            SELECT sum(begun.attempts) AS charged, sum(begun.bytes) AS bytes, count(*) FILTER (WHERE asks.now) AS reserved,
+            SELECT sum(begun.attempts) AS charged, sum(begun.bytes) AS bytes,
+                count(*) FILTER (WHERE asks.now) AS reserved,
                 sum(least(coalesce((s.options ->> 'max_output_bytes')::bigint, 262144),
                     (r.limits ->> 'output_bytes_per_stage')::bigint)) FILTER (WHERE asks.now) AS reserved_bytes,
                 max(begun.attempts + asks.now::int) AS of_a_stage
