@@ -8,6 +8,7 @@ from config import account_pages as account
 from config import login
 from config import oidc_pages as oidc
 from pipelines.console import (
+    aftermath_pages,
     artifact_pages,
     audit_pages,
     blackout_acts,
@@ -55,6 +56,8 @@ urlpatterns = [
     path("members/<int:member_id>/log-out/", account.member_log_out, name="member-log-out"),
     path("workspaces/", login.workspaces, name="workspaces"),
     path("preferences/", login.preferences, name="preferences"),
+    path("runs/reconciliation/", aftermath_pages.item_list, name="reconciliation"),
+    path("runs/reconciliation/<uuid:item_id>/settle/", aftermath_pages.settle, name="reconciliation-settle"),
     path("runs/<uuid:run_id>/", runs.run, name="run"),
     path("runs/<uuid:run_id>/live/", runs.run_live, name="run-live"),
     path("runs/<uuid:run_id>/events/", runs.run_events, name="run-events"),

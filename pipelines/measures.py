@@ -12,6 +12,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from pipelines.models import ReconciliationKind
 from pipelines.models.runs import NO_THROTTLE
 from pipelines.sql import execute, planned
 from pipelines.states import DeadLetterState, RunStatus
@@ -28,7 +29,9 @@ LONGEST_MILLISECONDS = 2_000
 def engine() -> Iterable[Metric]:
     """The engine's metrics. With the database away or too slow they say just that: `recourse_engine_up` 0."""
     up = GaugeMetricFamily("recourse_engine_up", "1 when the numbers of the engine could be read.")
-    told = read(_ready_stages, _running_attempts, _expired_leases, _dead_letters, _runs, _ticks, _overdue)
+    told = read(
+        _ready_stages, _running_attempts, _expired_leases, _dead_letters, _left_outside, _runs, _ticks, _overdue
+    )
     up.add_metric([], 0 if told is None else 1)
     return [up, *(told or [])]
 
@@ -137,6 +140,25 @@ def _dead_letters() -> Iterable[Metric]:
     )
     for state in (DeadLetterState.OPEN, DeadLetterState.ACKNOWLEDGED):
         family.add_metric([state.value], counts.get(state.value, 0))
+    return [family]
+
+
+def _left_outside() -> Iterable[Metric]:
+    """What ended runs left outside and nobody has settled (R37)."""
+    family = GaugeMetricFamily(
+        "recourse_reconciliation_items",
+        f"What may still go on outside after runs were ended, and is not settled, at most {MOST}.",
+        labels=["kind"],
+    )
+    counts: dict[str, int] = dict(
+        planned(
+            "SELECT kind, count(*) FROM (SELECT kind FROM pipelines_reconciliationitem WHERE resolved_at IS NULL"
+            " LIMIT %s) still GROUP BY kind",
+            [MOST],
+        )
+    )
+    for kind in ReconciliationKind.values:
+        family.add_metric([kind], counts.get(kind, 0))
     return [family]
 
 

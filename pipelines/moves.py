@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import budgets, checkpoints, context, effects, notices, wake
+from pipelines import budgets, checkpoints, context, effects, notices, remains, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.limits import Limits
@@ -267,6 +267,7 @@ class Moves:
         self._dead_letters: list[dict[str, Any]] = []
         self._closed_letters: list[dict[str, Any]] = []
         self._notices: list[dict[str, Any]] = []
+        self._remains: list[dict[str, Any]] = []  # what may still go on outside
 
     @classmethod
     def lock(
@@ -620,7 +621,9 @@ class Moves:
         self._dirty_runs.add(run.id)
 
     def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
-        """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt."""
+        """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt, and lists what may
+        still go on outside."""
+        left = remains.listed(self, run)
         unfinished = [stage for stage in run.stages if stage.state not in TERMINAL_STAGE]
         under_way = [stage for stage in unfinished if stage.state in ACTIVE_STAGE or stage.awaits_import]
         self.fence(under_way, cause=code or "run cancelled")
@@ -631,6 +634,10 @@ class Moves:
             self.close_dead_letters(stage, "resolved", reason or code)
         run.failure_code, run.failure_message, run.failure_stage = code, message, None
         self._set_status(run, status, reason)
+        if left:
+            self._remains += left
+            told = [{"item": str(item["id"]), "kind": item["kind"]} for item in left]
+            self.event("run.reconciliation_list", run.id, data=told)
 
     def end_overdue(self) -> int:
         """Unfinished runs past their deadline → failed, `deadline_exceeded`, for good (R30, R31). Says how many."""
@@ -672,6 +679,7 @@ class Moves:
         self._save_dead_letters()
         self._save_runs()
         self._save_words()
+        remains.insert(self._remains)
         insert_events(self._events)
         notices.insert(self._notices)
         # what handlers left goes first, so that the newest checkpoint is the one that tells of the turn

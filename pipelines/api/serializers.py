@@ -28,7 +28,7 @@ from pipelines.api.shapes import (
 )
 from pipelines.effects import FIRST_WORD, MOST_EFFECTS
 from pipelines.limits import LARGEST_OUTPUT, MIB, MOST_ATTEMPTS, MOST_BYTES, TEN_YEARS
-from pipelines.models import GateMoment, Role
+from pipelines.models import GateMoment, ReconciliationKind, Role
 from pipelines.models.runs import EffectMode, EffectProtocol, StageMode
 from pipelines.postures import MOST_SIDE_EFFECTS, Left
 from pipelines.states import EffectClass, EffectState, RunStatus, StageState
@@ -503,10 +503,16 @@ class Creation(Camel):
 
 
 class StillOutside(Camel):
+    """Something that may still go on outside, and what a person said of it since."""
+
+    item_id = Identifier()
     stage_id = Identifier()
     attempt = Whole(min_value=0, max_value=2**31)
-    kind = Text()
+    kind = OneOf(ReconciliationKind.values)
     detail = Text()
+    settled_at = Moment(allow_null=True)
+    settled_by = Text(allow_null=True)
+    note = Text(allow_null=True)
 
 
 class Cancellation(Camel):

@@ -37,6 +37,7 @@ ACTIONS = {
     "retry": "stage.retry",
     "skip": "stage.skip",
     "reconcile": "stage.reconcile",
+    "reconciliation-settle": "reconciliation.settle",
     "acknowledge": "dead_letter.acknowledge",
     "redrive": "dead_letter.redrive",
     "discard": "dead_letter.discard",
