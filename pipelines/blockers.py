@@ -17,6 +17,7 @@ from pipelines.blackouts import Active
 from pipelines.lanes import Inside, Turn
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
 from pipelines.moves import NO_END
+from pipelines.pinned import in_words
 from pipelines.states import (
     CLAIMABLE_STAGE,
     OPERATOR_PAUSE,
@@ -37,6 +38,8 @@ CLOCK = "the clock"
 APPLICATION = "the application"
 ENGINE = "the engine"
 NAMED = 3  # of many workers or effects
+# what is still waited for in a run whose definition has changed
+UNDER_WAY = frozenset({StageState.DISPATCHED, StageState.RUNNING, StageState.NEEDS_RECONCILIATION})
 ClosedBy = Literal["backfill", "trigger", "blackout"]
 
 
@@ -141,10 +144,14 @@ def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> li
     found = []
     if run.paused:
         found.append(Blocker(around.paused_by or PERSON, _pause(run, around), run.paused_until))
+    if run.changed:
+        found.append(Blocker(NOBODY, f"the definition has changed: {in_words(run.changed)}; only a fork goes on"))
     if run.held:
         found.append(_held(run, around))
     by_position = {stage.position: stage for stage in stages}
     for stage in stages:
+        if run.changed and stage.state not in UNDER_WAY:
+            continue  # nothing of it begins any more
         if stage.state == StageState.FAILED and not stage.run_next_if_failed:
             found.append(_failed(stage))
         elif stage.state == StageState.PENDING or (

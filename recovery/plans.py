@@ -22,7 +22,7 @@ from typing import Any
 import rfc8785
 
 from approvals.rules import roles_from
-from pipelines import blackouts, budgets
+from pipelines import blackouts, budgets, pinned
 from pipelines.blackouts import Active
 from pipelines.budgets import Shortage
 from pipelines.errors import Refusal
@@ -309,6 +309,7 @@ def plan_skip(world: World, asked: Asked) -> Plan:
     """
     stage = world.stage(asked.stage_id)
     _check_open(world, "skipped")
+    _check_pinned(world)
     _check_gate(stage)
     if stage.state not in STAGE_MOVES["skip"]:
         raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be skipped")
@@ -357,6 +358,7 @@ def plan_pause(world: World, asked: Asked) -> Plan:
 def plan_resume(world: World, asked: Asked) -> Plan:
     """A paused run goes on where its stages stand; none is reset (P63, P64)."""
     check_verb(world, "resume", world.now)
+    _check_pinned(world)
     sketch = Sketch(world)
     sketch.settle()
     return _in_place(world, asked, sketch, [], {})
@@ -382,6 +384,7 @@ def plan_reconcile(world: World, asked: Asked) -> Plan:
     is_offered = outcome == Outcome.COMMITTED and stage.has_gate_after
     sketch.move(stage, OFFERING if is_offered else RECONCILING[outcome])
     if outcome == Outcome.ABSENT:
+        _check_pinned(world)
         _check_limits(sketch, [stage], "skip the stage, or tell it as committed")
     sketch.settle()
     told = {one.name: f"waits for {stage.name}" for one in world.behind(stage)}
@@ -661,6 +664,12 @@ def _check_open(world: World, verb: str) -> None:
         raise Refusal("deadline_exceeded", detail, extra={"instead": "fork"})
 
 
+def _check_pinned(world: World) -> None:
+    """Refuses what would let a run go on that no longer stands on its definition or baseline (R16, R17)."""
+    if world.changed:
+        raise pinned.refusal(list(world.changed))
+
+
 def _check_limits(sketch: Sketch, again: list[StageFact], instead: str) -> None:
     """Refuses what the limits of the run have no room for, before anything is changed."""
     if shortage := sketch.shortage(again):
@@ -676,6 +685,7 @@ def _check_gate(stage: StageFact) -> None:
 
 def _check_retry(world: World, stage: StageFact, reason: str) -> None:
     _check_open(world, "retried")
+    _check_pinned(world)
     if stage.state == StageState.NEEDS_RECONCILIATION:
         raise Refusal("needs_reconciliation", f"what {stage.name} did outside is unknown: reconcile it first")
     _check_gate(stage)

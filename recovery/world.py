@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pipelines import blackouts
+from pipelines import blackouts, pinned
 from pipelines.blackouts import Active
 from pipelines.budgets import Charged
 from pipelines.errors import Refusal
@@ -103,6 +103,7 @@ class World(HasEnd):
     blackout: Active | None = None  # what holds where the run is
     limits: Limits = field(default_factory=Limits)
     spent: Charged = field(default_factory=Charged)  # by all attempts and artifacts so far
+    changed: Sequence[dict[str, Any]] = ()  # what is no longer as the run pinned it
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
         return next(stage for stage in self.stages if stage.id == stage_id)
@@ -160,6 +161,7 @@ def read(run_id: uuid.UUID) -> World:
         blackout=blackouts.active(workspace_id, *place),
         limits=limits,
         spent=spent,
+        changed=pinned.found(run_id),
     )
 
 

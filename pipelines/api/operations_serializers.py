@@ -263,6 +263,15 @@ class ContextItemView(WordView):
     is_sensitive = Flag()
 
 
+class ChangedView(Shape):
+    """Something that a run pinned and that is another one by now."""
+
+    what = Text(help_text="definition or baseline")
+    name = Text(blank=True)
+    pinned = Text()
+    found = Text()
+
+
 class ExecutionView(ExecutionItem):
     """`draining`: attempts that still run in a run that is pausing; it is paused when there is none."""
 
@@ -272,6 +281,7 @@ class ExecutionView(ExecutionItem):
     keywords = ListOf(child=WordView())
     trace_id = Text(allow_null=True)
     started_by = Text(allow_null=True)
+    definition_changed = ListOf(child=ChangedView())
 
 
 def execution_item(run: Run) -> dict[str, Any]:
@@ -332,6 +342,7 @@ def execution_view(run: Run, draining: int) -> dict[str, Any]:
         "keywords": run.keywords,
         "trace_id": run.trace_id or None,
         "started_by": run.started_by.get_username() if run.started_by else None,
+        "definition_changed": run.changed or [],
     }
 
 
