@@ -14,7 +14,7 @@ from datetime import datetime
 from pipelines import queries
 from pipelines.blockers import Blocker
 from pipelines.console.events import SENTENCES, tell
-from pipelines.limits import Limits
+from pipelines.limits import MOST_ATTEMPTS, MOST_BYTES, Limits
 from pipelines.models import Attempt, Event, ReconciliationItem, Run, Stage
 from pipelines.models.runs import StageMode
 from pipelines.moves import DEADLINE_EXCEEDED
@@ -242,12 +242,18 @@ def _budget(run: Run) -> list[str]:
     )
     ((stored,),) = query("SELECT coalesce(sum(size), 0)::bigint FROM pipelines_artifact WHERE run_id = %s", [run.id])
     used = charged + stored
-    left = max(0, limits.total_output_bytes - used)
-    told = [
-        f"attempts: {attempts} of {limits.total_attempts} are used",
-        f"output: {used} of {limits.total_output_bytes} bytes are charged, {left} are left;"
-        " a failed attempt gives nothing back",
-    ]
+    if limits.total_attempts < MOST_ATTEMPTS:
+        told = [f"attempts: {attempts} of {limits.total_attempts} are used"]
+    else:
+        told = [f"attempts: {attempts} are used; the run has no limit of them"]
+    if limits.total_output_bytes < MOST_BYTES:
+        left = max(0, limits.total_output_bytes - used)
+        told.append(
+            f"output: {used} of {limits.total_output_bytes} bytes are charged, {left} are left;"
+            " a failed attempt gives nothing back"
+        )
+    else:
+        told.append(f"output: {used} bytes are charged; the run has no limit of them")
     if run.deadline_at is not None:
         told.append(f"deadline: {_time(run.deadline_at)}, which includes waiting for people")
     return told

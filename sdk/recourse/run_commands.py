@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from recourse.client import SyncClient
+from recourse.errors import StaleRequest
 from recourse.telling import lines_of_account, lines_of_plan, lines_of_standstill
 from recourse.texts import printable
 
@@ -128,7 +129,12 @@ def _export(client: SyncClient, options: argparse.Namespace) -> int:
 def _import(client: SyncClient, options: argparse.Namespace) -> int:
     answer = read_answer(options.file)
     stage = _stage_of(_known(client, options), options.stage)
-    plan = client.stages.import_file(stage["stage_id"], answer, reason=options.reason, dry_run=True)
+    try:
+        plan = client.stages.import_file(stage["stage_id"], answer, reason=options.reason, dry_run=True)
+    except StaleRequest:
+        # a look leaves nothing behind; handed in, what is refused is kept as evidence
+        client.stages.import_file(stage["stage_id"], answer, reason=options.reason)
+        raise
     _show(options, [f"taking it makes {options.stage} {_words(plan['stage_status'])}; nothing was changed yet"])
     _agree(options)
     done = client.stages.import_file(stage["stage_id"], answer, reason=options.reason, plan_digest=plan["plan_digest"])

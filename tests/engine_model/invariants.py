@@ -75,7 +75,7 @@ INVARIANTS: dict[str, str] = {
     "I5 an attempt's beginning and end are told": f"""
         SELECT a.id, a.number, a.state FROM pipelines_attempt a
         WHERE NOT EXISTS (SELECT FROM pipelines_event e WHERE e.run_id = a.run_id AND e.attempt = a.id
-                AND e.kind IN ('stage.dispatch', 'stage.acquire', 'stage.hand_on'))
+                AND e.kind IN ('stage.dispatch', 'stage.acquire', 'stage.hand_on', 'stage.begin_import'))
             OR (a.state NOT IN {ACTIVE} AND 1 <> (SELECT count(*) FROM pipelines_event e WHERE e.run_id = a.run_id
                 AND e.attempt = a.id AND e.data ->> 'is' = a.state))
             OR (a.state IN {ACTIVE} AND EXISTS (SELECT FROM pipelines_event e WHERE e.run_id = a.run_id

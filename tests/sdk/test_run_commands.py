@@ -167,6 +167,15 @@ def test_an_answer_comes_from_a_file(server: ProtocolServer, say: Say, tmp_path:
     assert (taken["request_digest"], taken["output"], taken["plan_digest"]) == ("a" * 64, {"score": 1}, "d" * 64)
 
 
+def test_an_answer_that_is_refused_is_handed_in_all_the_same(server: ProtocolServer, say: Say, tmp_path: Path) -> None:
+    """R36: a look leaves nothing behind, and what is refused is to be kept as evidence."""
+    server.answers[f"/v1/stages/{STAGE}/import"] = problem(409, "stale_request")
+    (tmp_path / "answer.json").write_text(json.dumps({"request_digest": "a" * 64}))
+    said = say("import", ID, "--stage", "correctness", str(tmp_path / "answer.json"))
+    assert (said.status, "because of stale_request" in said.err) == (2, True)
+    assert ["dry_run" in body for body in server.bodies("/import")] == [True, False]
+
+
 @pytest.mark.parametrize(
     "raw",
     [
