@@ -335,7 +335,10 @@ def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
 
 
 def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[str, Any]]) -> Draft:
-    deadline = source.deadline_at and (source.deadline_at - source.created_at).total_seconds()
+    limits = world.will_be.limits
+    deadline = limits.deadline_seconds or (
+        source.deadline_at and (source.deadline_at - source.created_at).total_seconds()
+    )
     assert operation.target is not None  # noqa: S101 - a reserved operation has one
     return Draft(
         id=operation.target,
@@ -358,6 +361,7 @@ def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[
             "checkpoint_id": str(world.checkpoint_id) if world.checkpoint_id else None,
             "frozen_input": bool(operation.request.get("freeze_release")),
         },
+        limits=limits,
     )
 
 

@@ -45,6 +45,7 @@ from pipelines.states import (
     what_is_due,
 )
 from pipelines.transitions import check_verb
+from recovery import revisions
 from recovery.dispositions import EffectFact, Verdict, denied_gate, judge, undeclared
 from recovery.states import Disposition, OperationKind, Outcome
 from recovery.world import StageFact, World
@@ -268,6 +269,8 @@ def plan_retry(world: World, asked: Asked) -> Plan:
     """
     stage = world.stage(asked.stage_id)
     _check_retry(world, stage, asked.reason)
+    if asked.choices["scope"] == AND_DOWNSTREAM or asked.choices["input"] is not None:
+        revisions.check(world)
     sketch, behind = Sketch(world), world.behind(stage)
     again = [stage]
     if asked.choices["scope"] == AND_DOWNSTREAM:

@@ -21,7 +21,7 @@ from pipelines.moves import HasEnd, limits_of
 from pipelines.signing import Envelope
 from pipelines.sql import query
 from pipelines.states import DeadLetterState, RunStatus, StageState
-from recovery import sealing
+from recovery import revisions, sealing
 from recovery.dispositions import EffectFact
 
 
@@ -103,6 +103,7 @@ class World(HasEnd):
     blackout: Active | None = None  # what holds where the run is
     limits: Limits = field(default_factory=Limits)
     spent: Charged = field(default_factory=Charged)  # by all attempts and artifacts so far
+    revisions: int = 0  # of it and of what it was forked from
     changed: Sequence[dict[str, Any]] = ()  # what is no longer as the run pinned it
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
@@ -161,6 +162,7 @@ def read(run_id: uuid.UUID) -> World:
         blackout=blackouts.active(workspace_id, *place),
         limits=limits,
         spent=spent,
+        revisions=revisions.used(run_id),
         changed=pinned.found(run_id),
     )
 
