@@ -100,6 +100,7 @@ ACTIONS: dict[str, Said] = {
     "policy.add": Said("added", "add", "{policy}"),
     "policy.change": Said("changed", "change", "{policy}{changes}"),
     "release.register": Said("registered", "register", "a release of {pipeline}{for_environment}"),
+    "release.review": Said("reviewed", "review", "to whom {release}{of_pipeline}{for_environment} sends"),
     "release.activate": Said("put", "put", "{release}{of_pipeline}{for_environment} in force"),
     "trigger.create": Said("made", "make", "{trigger}{of_pipeline}{for_environment}{schedule}"),
     "trigger.change": Said("changed", "change", "{trigger}{changes}"),

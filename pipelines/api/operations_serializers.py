@@ -616,6 +616,15 @@ def pipeline_view(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
+class MaterialChange(Shape):
+    """What a release sends to others, or on other terms, than what was in force."""
+
+    stage = Text()
+    what = Text(help_text="organisation, service, billing, retention, added, removed or order")
+    before = Text(blank=True)
+    after = Text(blank=True)
+
+
 class ReleaseView(Shape):
     id = Identifier()
     pipeline = Text()
@@ -624,6 +633,9 @@ class ReleaseView(Shape):
     status = OneOf(ReleaseStatus.values)
     created_at = Moment()
     activated_at = Moment(allow_null=True)
+    needs_review = Flag()
+    changes = ListOf(child=MaterialChange())
+    reviewed_at = Moment(allow_null=True)
 
 
 class WholeRelease(ReleaseView):
@@ -639,6 +651,9 @@ def release_view(release: Release) -> dict[str, Any]:
         "status": release.status,
         "created_at": time(release.created_at),
         "activated_at": time(release.activated_at),
+        "needs_review": release.needs_review,
+        "changes": release.material_changes or [],
+        "reviewed_at": time(release.reviewed_at),
     }
 
 
