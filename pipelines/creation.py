@@ -19,8 +19,9 @@ from typing import Any
 import rfc8785
 from django.db import transaction
 
-from pipelines import audit, checkpoints, context, wake
+from pipelines import audit, baselines, checkpoints, context, wake
 from pipelines.access import Actor
+from pipelines.baselines import Pinned
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.ids import new_id
@@ -66,6 +67,7 @@ class Intent:
     keywords: Sequence[Mapping[str, str]] = ()
     deadline_seconds: int | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Sequence[Mapping[str, Any]] = ()  # [{name, artifact_id}], beside what a release names
     trace: Mapping[str, str] = field(default_factory=dict)
 
     def fingerprint(self, environment: str) -> str:
@@ -85,6 +87,8 @@ class Intent:
         if self.limits:
             # came after the first fingerprints were kept: leaving them out must not change those
             intent["limits"] = self.limits if self.pipeline else Limits.of(self.limits).as_json()
+        if self.baseline:
+            intent["baseline"] = sorted([one["name"], str(one["artifact_id"])] for one in self.baseline)
         return sha256(json.dumps(intent, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -278,6 +282,7 @@ def managed_draft(
         origin=origin,
         through_blackout=through_blackout,
         limits=limits,
+        baseline=managed.baseline(place.workspace_id, place.environment_id),
     )
 
 
@@ -518,7 +523,14 @@ def _first_event(draft: Draft, row: Mapping[str, Any], kind: str) -> dict[str, A
 
 
 def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None, key: str) -> None:
-    name, stages, release_id, pipeline_id, limits = _resolve(place, intent)
+    name, stages, release_id, pipeline_id, limits, given = _resolve(place, intent)
+    own = baselines.of_request(
+        intent.baseline,
+        workspace_id=place.workspace_id,
+        application_id=place.application_id,
+        environment_id=place.environment_id,
+        already=given,
+    )
     run_input = None if intent.pipeline is None else rfc8785.dumps(intent.input or {}).decode()
     rows = [
         stage_row(stage, position, needed, run_input)
@@ -541,6 +553,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         user_id=user_id,
         key=key,
         limits=limits,
+        baseline=[*given, *own],
     )
     insert_runs([draft], actor=actor)
     context.save(context.rows(run_id, intent.context_items, None))
@@ -548,7 +561,10 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
     announce([draft])
 
 
-def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None, Limits]:
+def _resolve(
+    place: Place, intent: Intent
+) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None, Limits, Pinned]:
+    """Name, stages, release, pipeline, limits, and the baseline that the release names."""
     if intent.pipeline is None:
         stages = [with_defaults(stage) for stage in intent.stages]
         # inputs belong to the run: two runs that differ only in them share one release
@@ -557,12 +573,13 @@ def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], u
         _refuse_limits(limit_problems(intent.limits, intent.stages))
         told = {"limits": limits.as_json()} if limits != Limits() else {}
         release_id = inline_release(place.workspace_id, {"name": intent.name, "stages": shape, **told})
-        return intent.name or "", stages, release_id, None, limits
+        return intent.name or "", stages, release_id, None, limits, []
     managed = release_in_force(place.workspace_id, intent.pipeline, place.environment_id)
     stages = [from_definition(stage) for stage in managed.definition["stages"]]
     limits, problems = narrowed(Limits.of(managed.definition.get("limits")), intent.limits)
     _refuse_limits([*problems, *limit_problems(intent.limits, stages)])
-    return intent.name or managed.name, stages, managed.release_id, managed.pipeline_id, limits
+    name, given = intent.name or managed.name, managed.baseline(place.workspace_id, place.environment_id)
+    return name, stages, managed.release_id, managed.pipeline_id, limits, given
 
 
 def _refuse_limits(problems: Sequence[tuple[str, str]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -12,9 +12,10 @@ import rfc8785
 from django.db import transaction
 from django.db.models import Case, When
 
-from pipelines import material
+from pipelines import baselines, material
 from pipelines.access import RELEASE, Actor
 from pipelines.audit import NO_OP, audited
+from pipelines.baselines import Pinned
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import Environment, Pipeline, Release
@@ -38,6 +39,7 @@ def register_release(
     """
     with audited(actor, "release.register", pipeline=pipeline.slug, environment=environment.slug) as entry:
         actor.require(RELEASE)
+        baselines.check_definition(definition, workspace_id=actor.workspace_id, environment_id=environment.id)
         text, digest = canonical(definition)
         release, created = Release.objects.get_or_create(
             pipeline=pipeline,
@@ -179,6 +181,14 @@ class Managed:
     name: str
     slug: str
     definition: dict[str, Any]
+    _pinned: list[Pinned] = field(default_factory=list, compare=False)
+
+    def baseline(self, workspace_id: uuid.UUID, environment_id: uuid.UUID) -> Pinned:
+        """What it names of baselines, as they are now; asked once however many runs are made of it."""
+        if not self._pinned:
+            told = baselines.of_definition(self.definition, workspace_id=workspace_id, environment_id=environment_id)
+            self._pinned.append(told)
+        return self._pinned[0]
 
 
 def release_in_force(workspace_id: uuid.UUID, slug: str, environment_id: uuid.UUID) -> Managed:

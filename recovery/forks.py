@@ -10,6 +10,7 @@ A request leaves one audit event: with the run, or with why there is none. Serve
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,13 +21,13 @@ from django.db import InterfaceError, OperationalError, transaction
 
 from approvals import requests
 from approvals.rules import Requirement
-from pipelines import audit, context
+from pipelines import audit, baselines, context
 from pipelines.access import FORK, FORK_PROTECTED, Actor
 from pipelines.audit import DENIED, NO_OP, Entry, audited
 from pipelines.creation import Draft, Place, insert_runs, stage_row
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
-from pipelines.models import Environment, Run
+from pipelines.models import Environment, Release, Run
 from pipelines.moves import IllegalMove, Moves
 from pipelines.sql import execute, recordset
 from pipelines.states import CheckpointMoment
@@ -362,6 +363,13 @@ def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[
             "frozen_input": bool(operation.request.get("freeze_release")),
         },
         limits=limits,
+        baseline=baselines.anew(
+            source.baseline,
+            json.loads(Release.objects.values_list("definition", flat=True).get(id=world.will_be.release_id)),
+            workspace_id=source.workspace_id,
+            application_id=source.application_id,
+            environment_id=source.environment_id,
+        ),
     )
 
 

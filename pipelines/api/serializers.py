@@ -38,6 +38,7 @@ HANDLER = 300
 INPUT_BYTES = 256 * 1024
 MOST_STAGES = 100
 MOST_RECIPIENTS = 10
+MOST_BASELINES = 20
 MOST_SENDINGS = 200  # of a worker session, over all its handlers
 MOST_PAIRS = 100
 MOST_RESULTS = 200
@@ -167,6 +168,19 @@ class Keyword(Camel):
     value = Text(blank=True, max_length=NAME)
 
 
+class BaselineOf(Camel):
+    """An artifact that a run builds on, by the name under which its stages know it."""
+
+    name = Text(max_length=NAME, control=False)
+    artifact_id = Identifier()
+
+
+def named_twice(baseline: Sequence[Mapping[str, Any]]) -> Problems:
+    """Each name of a baseline once."""
+    names = [one["name"] for one in baseline]
+    return [(f"baseline[{at}].name", "is named twice") for at, name in enumerate(names) if name in names[:at]]
+
+
 class RunIntent(Camel):
     """What is to be run: inline `stages`, or a managed `pipeline` with `input`."""
 
@@ -182,9 +196,12 @@ class RunIntent(Camel):
     tracestate = Text(blank=True, max_length=512, required=False)
     deadline_seconds = Whole(min_value=1, max_value=TEN_YEARS, required=False)
     limits = CamelBounds(required=False)
+    baseline = ListOf(child=BaselineOf(), max_length=MOST_BASELINES, required=False)
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
+        if twice := named_twice(clean.get("baseline") or ()):
+            return twice
         if "pipeline" in clean:
             return [("stages", "give stages or a pipeline, not both")] if "stages" in clean else []
         missing = [(name, "this field is required") for name in ("name", "stages") if name not in clean]
@@ -575,6 +592,10 @@ class JobCheckpoint(Camel):
     state = AnyJson()
 
 
+class PinnedBaseline(BaselineOf):
+    sha256 = Text()
+
+
 class JobRecipient(Recipient):
     """To whom the attempt goes: which of those that its stage names, counted from 0."""
 
@@ -603,6 +624,7 @@ class JobView(Camel):
     traceparent = Text(allow_null=True)
     lease = LeaseView(required=False)
     recipient = JobRecipient(required=False)
+    baseline = ListOf(child=PinnedBaseline(), required=False)
     checkpoint = JobCheckpoint(required=False)
     recovery = AnyJson(required=False)
 

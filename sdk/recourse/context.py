@@ -108,6 +108,11 @@ class StageContext:
         return self.job.stage_name
 
     @property
+    def baseline(self) -> dict[str, str]:
+        """The artifacts that the run builds on, by name, for `load_artifact`."""
+        return {one["name"]: one["artifactId"] for one in self.job.baseline}
+
+    @property
     def recipient(self) -> Recipient | None:
         """To whom this attempt is to be sent, and to nobody else; None for a stage that names no recipients."""
         told = self.job.recipient

@@ -72,6 +72,11 @@ class Job:
         return self.wire.get("timeoutSeconds")
 
     @property
+    def baseline(self) -> list[Mapping[str, Any]]:
+        """The artifacts that the run builds on: `name`, `artifactId`, `sha256`."""
+        return self.wire.get("baseline") or []
+
+    @property
     def recipient(self) -> Mapping[str, Any] | None:
         """Which of its stage's recipients the attempt goes to: `position`, `organisation`, `service`, `billing`,
         `retention`.
