@@ -24,11 +24,14 @@ INVARIANTS: dict[str, str] = {
         SELECT a.id FROM pipelines_attempt a JOIN pipelines_attempt b ON b.stage_id = a.stage_id
         WHERE b.number > a.number AND b.epoch < a.epoch
     """,
-    "I2 an active stage has exactly one active attempt, its last; no other stage has any": f"""
+    "I2 an active stage, or an awaited import, has exactly one active attempt, its last; no other stage has any": f"""
         SELECT s.id, s.state, array_agg(a.state || a.number) FROM pipelines_stage s
         LEFT JOIN pipelines_attempt a ON a.stage_id = s.id AND a.state IN {ACTIVE} GROUP BY s.id
-        HAVING (s.state IN {ACTIVE}) <> (count(a.id) = 1) OR count(a.id) > 1
-            OR (count(a.id) = 1 AND (max(a.state) <> s.state OR max(a.number) <> s.attempt_number))
+        HAVING (s.state IN {ACTIVE} OR (s.mode = 'import' AND s.state = 'waiting' AND NOT EXISTS
+                (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.state = 'open'))) <> (count(a.id) = 1)
+            OR count(a.id) > 1
+            OR (count(a.id) = 1 AND (max(a.number) <> s.attempt_number
+                OR max(a.state) <> CASE WHEN s.mode = 'import' THEN 'dispatched' ELSE s.state END))
     """,
     "I3 a running attempt has a session, and times that go with its state": """
         SELECT id FROM pipelines_attempt
@@ -135,10 +138,11 @@ INVARIANTS: dict[str, str] = {
             OR count(d.id) FILTER (WHERE NOT d.approved) > 1
             OR (g.require_person AND count(d.application_id) > 0)
     """,
-    "a waiting stage has exactly one open gate, of its epoch; no other has any": """
+    "a waiting stage has exactly one open gate, of its epoch, or is an awaited import; no other has any": f"""
         SELECT s.id, s.state, count(g.id) FROM pipelines_stage s
         LEFT JOIN pipelines_gate g ON g.stage_id = s.id AND g.state = 'open' GROUP BY s.id
-        HAVING (s.state = 'waiting') <> (count(g.id) = 1) OR count(g.id) > 1
+        HAVING (s.state = 'waiting' AND NOT (s.mode = 'import' AND EXISTS (SELECT FROM pipelines_attempt a
+                WHERE a.stage_id = s.id AND a.state IN {ACTIVE}))) <> (count(g.id) = 1) OR count(g.id) > 1
             OR (count(g.id) = 1 AND max(g.epoch) <> s.epoch)
     """,
     "I10, I11 every fork has the id that one operation reserved, with a verdict, and says so": """
