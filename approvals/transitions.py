@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from approvals.four_eyes import Approval, Question, Voter, counted, voters, why_not
 from approvals.votes import asked_by_gate, requesters_of
+from pipelines import pinned
 from pipelines.access import DECIDE, Actor
 from pipelines.audit import NO_OP, audited, standing
 from pipelines.errors import Refusal
@@ -47,7 +48,8 @@ def decide_gate(
 
     Who may not decide: `permission_denied`, also an application where a person is required; who asked for it:
     `self_approval`. Expired: `approval_stale`; cancelled run: `execution_state_invalid`; past the deadline:
-    `deadline_exceeded`; not waiting: `stage_state_invalid`. People give a reason to reject. Serves P78–P83, I9, F130,
+    `deadline_exceeded`; not waiting: `stage_state_invalid`; an approval in a run that no longer stands on what it
+    pinned: `definition_changed`. People give a reason to reject. Serves P78–P83, I9, F130,
     F131, F133, F135, F136, F138.
     """
     found = query(
@@ -75,6 +77,8 @@ def decide_gate(
                     "validation_error", "a rejection needs a reason", errors={"reason": ["must not be blank"]}
                 )
             _check_open(ballot)
+            if approved:
+                pinned.require(run.id)
             if mine is not None and not repeats:
                 raise Refusal("gate_decision_conflict", "you decided about this gate already, and a decision is final")
         if repeats:

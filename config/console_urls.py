@@ -8,10 +8,12 @@ from config import account_pages as account
 from config import login
 from config import oidc_pages as oidc
 from pipelines.console import (
+    aftermath_pages,
     artifact_pages,
     audit_pages,
     blackout_acts,
     blackout_pages,
+    import_pages,
     key_pages,
     letter_list,
     pipeline_acts,
@@ -55,6 +57,8 @@ urlpatterns = [
     path("members/<int:member_id>/log-out/", account.member_log_out, name="member-log-out"),
     path("workspaces/", login.workspaces, name="workspaces"),
     path("preferences/", login.preferences, name="preferences"),
+    path("runs/reconciliation/", aftermath_pages.item_list, name="reconciliation"),
+    path("runs/reconciliation/<uuid:item_id>/settle/", aftermath_pages.settle, name="reconciliation-settle"),
     path("runs/<uuid:run_id>/", runs.run, name="run"),
     path("runs/<uuid:run_id>/live/", runs.run_live, name="run-live"),
     path("runs/<uuid:run_id>/events/", runs.run_events, name="run-events"),
@@ -75,6 +79,8 @@ urlpatterns = [
     path("whole/<slug:kind>/<uuid:text_id>/", runs.whole_text, name="whole"),
     path("attempts/<uuid:attempt_id>/", runs.attempt, name="attempt"),
     path("stages/<uuid:stage_id>/changes/", epochs.stage_changes, name="stage-changes"),
+    path("stages/<uuid:stage_id>/import-request/", import_pages.import_request, name="import-request"),
+    path("stages/<uuid:stage_id>/import/", import_pages.import_answer, name="import-answer"),
     path("stages/<uuid:stage_id>/retry/", recovery.retry, name="retry"),
     path("stages/<uuid:stage_id>/skip/", recovery.skip, name="skip"),
     path("stages/<uuid:stage_id>/reconcile/", effects.reconcile_stage, name="reconcile"),
@@ -129,6 +135,7 @@ urlpatterns = [
     path("pipelines/new/", pipeline_acts.pipeline_new, name="pipeline-new"),
     path("pipelines/releases/<uuid:release_id>/", pipeline_pages.release_page, name="release"),
     path("pipelines/releases/<uuid:release_id>/activate/", pipeline_acts.release_activate, name="release-activate"),
+    path("pipelines/releases/<uuid:release_id>/review/", pipeline_acts.release_review, name="release-review"),
     path("pipelines/<uuid:pipeline_id>/", pipeline_pages.pipeline_page, name="pipeline"),
     path("pipelines/<uuid:pipeline_id>/change/", pipeline_acts.pipeline_change, name="pipeline-change"),
     path("pipelines/<uuid:pipeline_id>/release/", pipeline_acts.release_new, name="release-new"),

@@ -17,6 +17,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
 
+from pipelines.api.imports import application_urls as application_imports
 from pipelines.api.shapes import Shape
 
 OPERATIONS: list[URLPattern | URLResolver] = [
@@ -24,6 +25,9 @@ OPERATIONS: list[URLPattern | URLResolver] = [
     path("v1/", include("pipelines.api.checkpoints")),
     path("v1/", include("pipelines.api.effects")),
     path("v1/", include("pipelines.api.artifacts")),
+    path("v1/", include("pipelines.api.aftermath")),
+    path("v1/", include("pipelines.api.imports")),
+    path("v1/", include("pipelines.api.account")),
     path("v1/", include("pipelines.api.signing_keys")),
     path("v1/", include("pipelines.api.blackouts")),
     path("v1/", include("approvals.inbox_api")),
@@ -38,6 +42,7 @@ APPLICATION: list[URLPattern | URLResolver] = [
     path("", include("pipelines.api.application")),
     path("", include("pipelines.api.workers")),
     path("", include("pipelines.api.worker_artifacts")),
+    path("", include(application_imports)),
     path("", include("approvals.api")),
 ]
 

@@ -10,7 +10,8 @@ class PipelinesConfig(AppConfig):
         from django.contrib.auth import get_user_model
 
         from pipelines.access import hold_to_membership
-        from pipelines.console import artifact_pages, run_page
+        from pipelines.console import artifact_pages, import_pages, run_page
 
         hold_to_membership(get_user_model())
         run_page.with_sections(artifact_pages.sections)
+        run_page.with_sections(import_pages.sections)

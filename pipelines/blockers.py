@@ -10,11 +10,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
+from pipelines import recipients
 from pipelines.blackouts import Active
 from pipelines.lanes import Inside, Turn
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
+from pipelines.moves import NO_END
+from pipelines.pinned import in_words
 from pipelines.states import (
     CLAIMABLE_STAGE,
     OPERATOR_PAUSE,
@@ -35,6 +38,8 @@ CLOCK = "the clock"
 APPLICATION = "the application"
 ENGINE = "the engine"
 NAMED = 3  # of many workers or effects
+# what is still waited for in a run whose definition has changed
+UNDER_WAY = frozenset({StageState.DISPATCHED, StageState.RUNNING, StageState.NEEDS_RECONCILIATION})
 ClosedBy = Literal["backfill", "trigger", "blackout"]
 
 
@@ -60,10 +65,12 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A worker session that has registered a handler. `misses` says why it gets nothing of this run; blank: it may."""
+    """A worker session that has registered a handler. `misses` says why it gets nothing of this run; blank: it may.
+    `sends_to`: those to whom its adapter sends."""
 
     worker: str
     misses: str = ""
+    sends_to: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,9 @@ class Surroundings:
     lane: Lane | None = None  # the run's, while it holds the run
     turn: Turn | None = None  # where the run stands in it
     throttled: Mapping[uuid.UUID, Use] = field(default_factory=dict)  # by stage: the policy that has no room for it
+    recipients: Mapping[uuid.UUID, Sequence[Mapping[str, Any]]] = field(
+        default_factory=dict
+    )  # by stage that names any: those allowed now
 
     @property
     def draining(self) -> int:
@@ -134,10 +144,14 @@ def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> li
     found = []
     if run.paused:
         found.append(Blocker(around.paused_by or PERSON, _pause(run, around), run.paused_until))
+    if run.changed:
+        found.append(Blocker(NOBODY, f"the definition has changed: {in_words(run.changed)}; only a fork goes on"))
     if run.held:
         found.append(_held(run, around))
     by_position = {stage.position: stage for stage in stages}
     for stage in stages:
+        if run.changed and stage.state not in UNDER_WAY:
+            continue  # nothing of it begins any more
         if stage.state == StageState.FAILED and not stage.run_next_if_failed:
             found.append(_failed(stage))
         elif stage.state == StageState.PENDING or (
@@ -168,6 +182,8 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
         case StageState.RUNNING if attempt:
             return [_running(stage, attempt, around.now)]
         case StageState.WAITING:
+            if attempt is not None and stage.id not in around.gates:
+                return [_awaited(stage, attempt)]
             return [_waiting(stage, around.gates.get(stage.id), around.votes)]
         case StageState.NEEDS_RECONCILIATION:
             return [_of(stage, PERSON, _uncertain(stage, around.effects.get(stage.id, ())))]
@@ -222,7 +238,10 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
     if around.blackout is not None and _waits_in_blackout(run, stage):
         return replace(_of(stage, *_blackout(around.blackout, since)), closed_by="blackout")
     registered = around.workers.get(stage.handler, ())
-    able = sorted({one.worker for one in registered if not one.misses})
+    allowed = around.recipients.get(stage.id)
+    able = sorted({one.worker for one in registered if not one.misses and _sends(one, stage, allowed)})
+    if not able and allowed and any(not one.misses for one in registered):
+        return _of(stage, NO_WORKER, f"{since}; {_unsent(registered, stage, allowed)}")
     if able:
         if stage.id in around.throttled:
             return _throttled(run, stage, since, around.throttled[stage.id])
@@ -232,6 +251,29 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
         return _of(stage, NO_WORKER, f"{since}; no live worker has registered the handler {stage.handler}")
     unable = _listed(sorted({f"{one.worker} {one.misses}" for one in registered}))
     return _of(stage, NO_WORKER, f"{since}; of those with the handler {stage.handler} none may pull it: {unable}")
+
+
+def _sends(one: Registered, stage: Stage, allowed: Sequence[Mapping[str, Any]] | None) -> bool:
+    if not allowed:
+        return True
+    keys = {recipients.key(stage.handler, recipient) for recipient in allowed}
+    return any(recipients.key(stage.handler, recipient) in keys for recipient in one.sends_to)
+
+
+def _unsent(registered: Sequence[Registered], stage: Stage, allowed: Sequence[Mapping[str, Any]]) -> str:
+    """No adapter goes to whom the stage may go now; those that there are, and what is wrong with each."""
+    wanted = " or ".join(recipients.in_words(one) for one in allowed)
+    later = {recipients.key(stage.handler, one) for one in stage.recipients or ()}
+    told = []
+    for one in registered:
+        if one.misses:
+            continue
+        for sent in one.sends_to:
+            why = "is a fallback, not allowed yet" if recipients.key(stage.handler, sent) in later else "is not named"
+            told.append(f"{one.worker} would send to {recipients.in_words(sent)}, which {why}")
+        if not one.sends_to:
+            told.append(f"{one.worker} does not say to whom it sends")
+    return f"no live worker sends to {wanted}; {_listed(sorted(set(told)))}"
 
 
 def _throttled(run: Run, stage: Stage, since: str, use: Use) -> Blocker:
@@ -292,6 +334,15 @@ def _waiting(stage: Stage, gate: Gate | None, votes: Mapping[uuid.UUID, int]) ->
     cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{_of_whom(gate, votes)}{until}"
     # without a person it is the application that is waited for; people may decide too
     return _of(stage, PERSON if gate.require_person else APPLICATION, cause, gate.expires_at, asks=gate.id)
+
+
+def _awaited(stage: Stage, attempt: Attempt) -> Blocker:
+    """An import: only an answer with this digest is taken."""
+    has_end = attempt.expires_at < NO_END
+    until = f", until {_time(attempt.expires_at)}" if has_end else ", without an end of its own"
+    cause = f"awaits an answer made elsewhere since {_time(attempt.dispatched_at)}"
+    cause = f"{cause}, request digest {attempt.request_digest}{until}"
+    return _of(stage, PERSON, cause, attempt.expires_at if has_end else None)
 
 
 def _of_whom(gate: Gate, votes: Mapping[uuid.UUID, int]) -> str:

@@ -10,11 +10,12 @@ admitted fails, with a dead letter. Serves R25–R29, R45.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipelines.errors import Refusal
+from pipelines.limits import Limits
 from pipelines.sql import query
 from pipelines.states import CLAIMABLE_STAGE, StageState
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pipelines.moves import Moves, RunRow, StageRow
 
 ATTEMPTS, BYTES = "attempts_exhausted", "budget_exhausted"
-_RESERVING = CLAIMABLE_STAGE | {StageState.DISPATCHED}
+RESERVING = CLAIMABLE_STAGE | {StageState.DISPATCHED}
 
 
 @dataclass(slots=True)
@@ -35,13 +36,43 @@ class Charged:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why nothing more is dispatched: the code, and the sentence with the figures."""
+    """Why nothing more is dispatched: the code, the sentence with the figures, and the limit with what is used of it,
+    charged or reserved."""
 
     code: str
     message: str
+    limit: str
+    used: int
+    most: int
 
-    def refusal(self) -> Refusal:
-        return Refusal(self.code, self.message)
+    def refusal(self, instead: str = "") -> Refusal:
+        """What people are answered; `instead` says what remains to them."""
+        detail = f"{self.message}; {instead}" if instead else self.message
+        return Refusal(self.code, detail, extra={"limit": self.limit, "used": self.used, "most": self.most})
+
+
+def of_stage(limits: Limits, name: str, begun: int) -> Shortage | None:
+    """Why a stage of which so many attempts have begun may have no other. Pure."""
+    most = limits.attempts_per_stage
+    if begun < most:
+        return None
+    return Shortage(ATTEMPTS, f"{name}: all {most} attempts of the stage are used", "attempts_per_stage", begun, most)
+
+
+def of_run(limits: Limits, spent: Charged, held: Collection[int], batch: Sequence[tuple[str, int]]) -> Shortage | None:
+    """Why stages (name, allowance in bytes) may not be dispatched together beside what is charged, and what is
+    reserved: `held`, an allowance for each stage that may begin without asking. Pure."""
+    names = ", ".join(name for name, _ in batch)
+    used = spent.attempts + len(held)
+    if used + len(batch) > limits.total_attempts:
+        message = f"{names}: {used} of the run's {limits.total_attempts} attempts are used or reserved"
+        return Shortage(ATTEMPTS, message, "total_attempts", used, limits.total_attempts)
+    total, taken = limits.total_output_bytes, spent.bytes + sum(held)
+    needed = sum(allowance for _, allowance in batch)
+    if taken + needed > total:
+        message = f"{names}: {needed} bytes of output would be reserved; {total - taken} of the run's {total} are left"
+        return Shortage(BYTES, message, "total_output_bytes", taken, total)
+    return None
 
 
 class Ledger:
@@ -49,12 +80,13 @@ class Ledger:
 
     def __init__(self, moves: Moves) -> None:
         self._moves = moves
-        self._admitted = {stage.id for stage in moves.stages.values() if stage.state in _RESERVING}
+        self._admitted = {stage.id for stage in moves.stages.values() if stage.state in RESERVING}
         self._charged: dict[uuid.UUID, Charged] = {}
 
     def refused(self, run: RunRow) -> list[tuple[StageRow, Shortage]]:
         """Of the stages that have become claimable since the lock: those that may not be dispatched. The others are
         admitted."""
+        self._forget_what_left()
         batch = [stage for stage in run.stages if stage.state in CLAIMABLE_STAGE and stage.id not in self._admitted]
         if not batch:
             return []
@@ -66,7 +98,8 @@ class Ledger:
         return refused
 
     def shortage(self, stage: StageRow) -> Shortage | None:
-        """Why no further attempt of the stage fits in; None admits one."""
+        """Why no further attempt of the stage fits in; None admits one, and the stage must become claimable next."""
+        self._forget_what_left()
         run = self._moves.runs[stage.run_id]
         found = self._of_stage(run, stage) or self._of_run(run, [stage])
         if found is None:
@@ -74,55 +107,46 @@ class Ledger:
         return found
 
     def begun(self, stage: StageRow, reserved: int) -> None:
-        """An attempt that begins in this transaction, of a stage that was admitted."""
+        """An attempt that begins in this transaction, of a stage that was admitted; its row is not written yet."""
         self._admitted.discard(stage.id)
-        if stage.run_id in self._charged:
-            self._charged[stage.run_id].attempts += 1
-            self._charged[stage.run_id].bytes += reserved
+        run = self._moves.runs[stage.run_id]
+        if run.limits.bound_work:
+            spent = self._spent(run)
+            spent.attempts += 1
+            spent.bytes += reserved
 
     def charge_artifact(self, run: RunRow, size: int) -> None:
         """Refuses an artifact for which the run's output allowance has no room left: `budget_exhausted`."""
+        self._forget_what_left()
         total = run.limits.total_output_bytes
-        needed = self._spent(run).bytes + self._reserved(run, ()) + size
-        if needed > total:
-            raise Refusal(
-                BYTES, f"the artifact needs {size} bytes; {max(0, total - needed + size)} of {total} are left"
-            )
+        taken = self._spent(run).bytes + sum(self._held(run, ()))
+        if taken + size > total:
+            message = f"the artifact needs {size} bytes; {max(0, total - taken)} of {total} are left"
+            raise Shortage(BYTES, message, "total_output_bytes", taken, total).refusal()
         self._charged[run.id].bytes += size
 
+    def _forget_what_left(self) -> None:
+        """What was admitted and is neither claimable nor dispatched any more has begun, or asks anew."""
+        self._admitted = {one for one in self._admitted if self._moves.stages[one].state in RESERVING}
+
     def _of_stage(self, run: RunRow, stage: StageRow) -> Shortage | None:
-        limit = run.limits.attempts_per_stage
-        if stage.attempt_number < limit:  # numbers count also what never began
+        if stage.attempt_number < run.limits.attempts_per_stage:  # numbers count also what never began
             return None
         ((begun,),) = query(
             "SELECT count(*) FROM pipelines_attempt WHERE stage_id = %s AND started_at IS NOT NULL", [stage.id]
         )
-        if begun < limit:
-            return None
-        return Shortage(ATTEMPTS, f"{stage.name}: all {limit} attempts of the stage are used")
+        return of_stage(run.limits, stage.name, begun)
 
     def _of_run(self, run: RunRow, batch: Sequence[StageRow]) -> Shortage | None:
         limits = run.limits
         if not limits.bound_work:
             return None
-        spent = self._spent(run)
-        waiting = [stage for stage in run.stages if stage.id in self._admitted and stage not in batch]
-        names = ", ".join(stage.name for stage in batch)
-        used = spent.attempts + len(waiting)
-        if used + len(batch) > limits.total_attempts:
-            message = f"{names}: {used} of the run's {limits.total_attempts} attempts are used or reserved"
-            return Shortage(ATTEMPTS, message)
-        reserved = self._reserved(run, batch)
-        needed = sum(limits.allowance(stage.options) for stage in batch)
-        if spent.bytes + reserved + needed > limits.total_output_bytes:
-            left = limits.total_output_bytes - spent.bytes - reserved
-            message = f"{names}: {needed} bytes of output would be reserved; {left} of the run's"
-            return Shortage(BYTES, f"{message} {limits.total_output_bytes} are left")
-        return None
+        told = [(stage.name, limits.allowance(stage.options)) for stage in batch]
+        return of_run(limits, self._spent(run), self._held(run, batch), told)
 
-    def _reserved(self, run: RunRow, but: Sequence[StageRow]) -> int:
+    def _held(self, run: RunRow, but: Sequence[StageRow]) -> list[int]:
         held = [stage for stage in run.stages if stage.id in self._admitted and stage not in but]
-        return sum(run.limits.allowance(stage.options) for stage in held)
+        return [run.limits.allowance(stage.options) for stage in held]
 
     def _spent(self, run: RunRow) -> Charged:
         if run.id not in self._charged:

@@ -19,8 +19,9 @@ from typing import Any
 import rfc8785
 from django.db import transaction
 
-from pipelines import audit, checkpoints, context, wake
+from pipelines import audit, baselines, checkpoints, context, wake
 from pipelines.access import Actor
+from pipelines.baselines import Pinned
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, resolve_dependencies
 from pipelines.ids import new_id
@@ -67,6 +68,7 @@ class Intent:
     keywords: Sequence[Mapping[str, str]] = ()
     deadline_seconds: int | None = None
     limits: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Sequence[Mapping[str, Any]] = ()  # [{name, artifact_id}], beside what a release names
     trace: Mapping[str, str] = field(default_factory=dict)
 
     def fingerprint(self, environment: str) -> str:
@@ -86,6 +88,8 @@ class Intent:
         if self.limits:
             # came after the first fingerprints were kept: leaving them out must not change those
             intent["limits"] = self.limits if self.pipeline else Limits.of(self.limits).as_json()
+        if self.baseline:
+            intent["baseline"] = sorted([one["name"], str(one["artifact_id"])] for one in self.baseline)
         return sha256(json.dumps(intent, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -280,6 +284,7 @@ def managed_draft(
         origin=origin,
         through_blackout=through_blackout,
         limits=limits,
+        baseline=managed.baseline(place.workspace_id, place.environment_id),
     )
 
 
@@ -422,13 +427,14 @@ _INSERT = """
         FROM item i JOIN draft d ON d.id = i.run_id
     ), queue AS (
         INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,
-            is_background, is_start, throttle)
+            is_background, is_start, throttle, recipients)
         SELECT i.id, d.application_id, d.environment_id, i.handler, recourse_now(),
             d.lane_id IS DISTINCT FROM d.trigger_id, NOT d.through_blackout,
             CASE WHEN EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = ANY(%(workspaces)s::uuid[])
                 AND p.status = 'active' AND p.kind IN ('concurrency', 'rate'))
             THEN recourse_throttle(d.workspace_id, d.environment_id, d.pipeline_id, i.name, i.handler)
-            ELSE %(no_throttle)s::uuid END
+            ELSE %(no_throttle)s::uuid END,
+            CASE WHEN i.recipients IS NOT NULL THEN ARRAY[recourse_recipient_key(i.handler, i.recipients -> 0)] END
         FROM item i JOIN draft d ON d.id = i.run_id WHERE i.state = 'ready' AND i.queued IS DISTINCT FROM false
     ), words AS (
         INSERT INTO pipelines_runsearch (run_id, words)
@@ -519,7 +525,14 @@ def _first_event(draft: Draft, row: Mapping[str, Any], kind: str) -> dict[str, A
 
 
 def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None, key: str) -> None:
-    name, stages, release_id, pipeline_id, limits = _resolve(place, intent)
+    name, stages, release_id, pipeline_id, limits, given = _resolve(place, intent)
+    own = baselines.of_request(
+        intent.baseline,
+        workspace_id=place.workspace_id,
+        application_id=place.application_id,
+        environment_id=place.environment_id,
+        already=given,
+    )
     run_input = None if intent.pipeline is None else rfc8785.dumps(intent.input or {}).decode()
     rows = [
         stage_row(stage, position, needed, run_input)
@@ -542,6 +555,7 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         user_id=user_id,
         key=key,
         limits=limits,
+        baseline=[*given, *own],
     )
     insert_runs([draft], actor=actor)
     context.save(context.rows(run_id, intent.context_items, None))
@@ -549,7 +563,10 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
     announce([draft])
 
 
-def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None, Limits]:
+def _resolve(
+    place: Place, intent: Intent
+) -> tuple[str, list[dict[str, Any]], uuid.UUID, uuid.UUID | None, Limits, Pinned]:
+    """Name, stages, release, pipeline, limits, and the baseline that the release names."""
     if intent.pipeline is None:
         stages = [with_defaults(stage) for stage in intent.stages]
         # inputs belong to the run: two runs that differ only in them share one release
@@ -558,12 +575,13 @@ def _resolve(place: Place, intent: Intent) -> tuple[str, list[dict[str, Any]], u
         _refuse_limits(limit_problems(intent.limits, intent.stages))
         told = {"limits": limits.as_json()} if limits != Limits() else {}
         release_id = inline_release(place.workspace_id, {"name": intent.name, "stages": shape, **told})
-        return intent.name or "", stages, release_id, None, limits
+        return intent.name or "", stages, release_id, None, limits, []
     managed = release_in_force(place.workspace_id, intent.pipeline, place.environment_id)
     stages = [from_definition(stage) for stage in managed.definition["stages"]]
     limits, problems = narrowed(Limits.of(managed.definition.get("limits")), intent.limits)
     _refuse_limits([*problems, *limit_problems(intent.limits, stages)])
-    return intent.name or managed.name, stages, managed.release_id, managed.pipeline_id, limits
+    name, given = intent.name or managed.name, managed.baseline(place.workspace_id, place.environment_id)
+    return name, stages, managed.release_id, managed.pipeline_id, limits, given
 
 
 def _refuse_limits(problems: Sequence[tuple[str, str]]) -> None:

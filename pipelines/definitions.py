@@ -16,6 +16,7 @@ from pipelines.api.bodies import parse
 from pipelines.api.serializers import (
     HANDLER,
     INPUT_BYTES,
+    MOST_BASELINES,
     MOST_RECIPIENTS,
     MOST_STAGES,
     NAME,
@@ -23,12 +24,14 @@ from pipelines.api.serializers import (
     Gated,
     Options,
     Recipient,
+    named_twice,
     told_twice,
 )
 from pipelines.api.shapes import (
     AnyJson,
     Check,
     Flag,
+    Identifier,
     ListOf,
     OneOf,
     Problems,
@@ -112,6 +115,13 @@ class DefinedStage(Shape):
         return told_twice(clean.get("recipients") or ())
 
 
+class DefinedBaseline(Shape):
+    """An artifact that the runs of a pipeline build on: a baseline of the workspace."""
+
+    name = Text(max_length=NAME, control=False)
+    artifact_id = Identifier()
+
+
 class Definition(Shape):
     """A pipeline as a document: what `release_definition` reads and `POST /v1/releases` takes."""
 
@@ -122,10 +132,12 @@ class Definition(Shape):
     description = Text(blank=True, max_length=DESCRIPTION, default="")
     stages = ListOf(child=DefinedStage(), min_length=1, max_length=MOST_STAGES)
     limits = Bounds(required=False)
+    baseline = ListOf(child=DefinedBaseline(), max_length=MOST_BASELINES, required=False)
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
         wrong = limits.problems(clean.get("limits") or {}, clean["stages"])
+        wrong = [*wrong, *named_twice(clean.get("baseline") or ())]
         if wrong:
             return wrong
         try:
@@ -166,7 +178,10 @@ def for_pipeline(document: dict[str, Any], slug: str) -> dict[str, Any]:
 def with_defaults(clean: dict[str, Any]) -> dict[str, Any]:
     """A checked definition with everything left out filled in, so that saying a default and leaving it out is one."""
     bounds = limits.Limits.of(clean.get("limits")).as_json()
-    return {**clean, "stages": [_filled(stage) for stage in clean["stages"]], "limits": bounds}
+    filled = {**clean, "stages": [_filled(stage) for stage in clean["stages"]], "limits": bounds}
+    if baseline := filled.pop("baseline", None):
+        filled["baseline"] = [{**one, "artifact_id": str(one["artifact_id"])} for one in baseline]
+    return filled
 
 
 def _filled(stage: dict[str, Any]) -> dict[str, Any]:

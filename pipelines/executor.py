@@ -10,6 +10,7 @@ RECOURSE_HANDLERS names modules; `module@workspace/application` limits a module'
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import queue
 import socket
@@ -30,7 +31,7 @@ from recourse.execution import Report
 from recourse.worker.leases import Held
 from recourse.worker.runners import Runners
 
-from pipelines import leases, results
+from pipelines import leases, recipients, results
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.jobs import Job as EngineJob
@@ -91,7 +92,12 @@ class Executor:
         self._renew_at = 0.0
         self._applications: dict[tuple[str, str], uuid.UUID] = {}
         name = f"celery@{socket.gethostname()}:{os.getpid()}"
-        self.holder = leases.Holder(new_id(), None, None, name)
+        self._sendings = [
+            {"handler": handler, **one.as_wire()}
+            for handler in sorted(scope.handlers)
+            for one in registry.find(handler).recipients
+        ]
+        self.holder = leases.Holder(new_id(), None, None, name, sends_to=recipients.keys_of(self._sendings))
         self._open_session()
 
     def drain(self, stopping: threading.Event | Any) -> int:
@@ -140,14 +146,15 @@ class Executor:
     def _open_session(self) -> None:
         execute(
             "INSERT INTO pipelines_workersession (id, state, worker_name, instance_id, handlers, worker_version,"
-            " sdk_version, host_name, pid, metadata, started_at, last_seen_at)"
-            " VALUES (%s, 'active', %s, '', %s, '', '', %s, %s, '{}', recourse_now(), recourse_now())",
+            " sdk_version, host_name, pid, metadata, recipients, started_at, last_seen_at)"
+            " VALUES (%s, 'active', %s, '', %s, '', '', %s, %s, '{}', %s, recourse_now(), recourse_now())",
             [
                 self.holder.session_id,
                 self.holder.worker,
                 sorted(self._scope.handlers),
                 socket.gethostname(),
                 os.getpid(),
+                json.dumps(self._sendings),
             ],
         )
 
@@ -349,7 +356,7 @@ class Executor:
 
     def _linger(self, waiter: Any, queues: list[Queue]) -> bool:
         """Keeps the ear open a little longer; True when there may be work, False when the slot should be given back."""
-        due = leases.next_due(queues)
+        due = leases.next_due(queues, self.holder.sends_to)
         if due is not None and due <= 0:
             time.sleep(0.002)  # due, but in the hands of another claim: look again when that has committed
             return True
@@ -390,6 +397,15 @@ def executed_handlers() -> list[str]:
             " WHERE application_id IS NULL AND state = 'active'"
         )
     ]
+
+
+def _executed_recipients() -> list[str]:
+    """The keys of those to whom the console's executors send."""
+    rows = query(
+        "SELECT recipients::text FROM pipelines_workersession"
+        " WHERE application_id IS NULL AND state = 'active' AND recipients <> '[]'"
+    )
+    return recipients.keys_of([one for (told,) in rows for one in json.loads(told)])
 
 
 class _Hints:
@@ -436,7 +452,7 @@ def hint_overdue() -> bool:
     if not settings.RECOURSE_HANDLERS:
         return False
     handlers = executed_handlers()
-    due = leases.next_due(waiting_queues(handlers)) if handlers else None
+    due = leases.next_due(waiting_queues(handlers), _executed_recipients()) if handlers else None
     if due is not None and due <= 0:
         send_hint()
         return True

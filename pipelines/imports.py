@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from django.db import transaction
+
 from pipelines import outcomes
 from pipelines.access import IMPORT, Actor
 from pipelines.audit import NO_OP, Entry, audited, standing
@@ -22,6 +24,7 @@ from pipelines.moves import AttemptRow, Moves, Owner, StageRow
 from pipelines.pinned import differences, in_words
 from pipelines.results import ENGINE_CODES, first_answer, json_text, save_late
 from pipelines.sql import query
+from pipelines.states import RunStatus, StageState
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +54,74 @@ class Answer:
         return sha256(json.dumps(said, separators=(",", ":")).encode()).hexdigest()
 
 
-def take(stage_id: uuid.UUID, answer: Answer, *, actor: Actor, reason: str = "") -> str:
-    """Takes an answer for an import stage and returns the state to which it led the stage.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Where an answer led, or would lead. `replayed`: it was taken before, and nothing was changed."""
+
+    run_id: uuid.UUID
+    stage_id: uuid.UUID
+    state: str
+    run_status: str
+    replayed: bool
+    digest: str  # of what was seen: a later import may insist on the same
+
+    @classmethod
+    def of(cls, moves: Moves, stage: StageRow, answer: Answer, state: str, *, replayed: bool) -> Taken:
+        run = moves.runs[stage.run_id]
+        seen = [str(stage.id), answer.request_digest, answer.digest(), str(state), str(run.status), replayed]
+        digest = sha256(json.dumps(seen, separators=(",", ":")).encode()).hexdigest()
+        return cls(run.id, stage.id, StageState(state), RunStatus(run.status), replayed, digest)
+
+
+def take(stage_id: uuid.UUID, answer: Answer, *, actor: Actor, reason: str = "", plan_digest: str = "") -> Taken:
+    """Takes an answer for an import stage and says to which state it led the stage.
 
     Another's stage is 404. Refused: `stage_state_invalid` where the stage imports nothing or awaits nothing yet,
-    `definition_changed`, else `stale_request`; then it is kept as evidence.
+    `definition_changed`, else `stale_request`; then it is kept as evidence. With the digest of a preview
+    (`plan_digest`), what leads elsewhere by now is `plan_changed`, and changes nothing.
     """
     found = query("SELECT run_id FROM pipelines_stage WHERE id = %s", [stage_id])
     run_id = found[0][0] if found else None
     refusal = None
     data = {"request_digest": answer.request_digest, "status": answer.status, "source": answer.source}
     with audited(actor, "stage.import", run=run_id, stage=stage_id, reason=reason, **data) as entry:
-        owner = Owner(actor.workspace_id, actor.application_id, actor.environment_id)
-        moves = Moves.lock([] if run_id is None else [run_id], actor=actor.name, owner=owner)
-        stage = moves.stages.get(stage_id)
-        if stage is None:
-            entry.run = entry.stage = None
-            raise Refusal("not_found", "there is no such stage")
-        actor.require(IMPORT)
-        state = _take(moves, stage, answer, entry)
-        if isinstance(state, Refusal):
-            refusal = state
+        taken = _locked(run_id, stage_id, answer, actor, entry)
+        if isinstance(taken, Refusal):
+            refusal = taken
             entry.keep_refused(refusal)
+        elif plan_digest and plan_digest != taken.digest:
+            raise Refusal("plan_changed", "it would lead elsewhere than it was seen to; look again")
     if refusal is not None:
         raise refusal
-    return str(state)
+    assert isinstance(taken, Taken)  # noqa: S101 - the other kind was raised
+    return taken
 
 
-def _take(moves: Moves, stage: StageRow, answer: Answer, entry: Entry) -> str | Refusal:
+def preview(stage_id: uuid.UUID, answer: Answer, *, actor: Actor) -> Taken:
+    """Where the answer would lead now, or the refusal that it would meet: done as `take` does it, and undone."""
+    found = query("SELECT run_id FROM pipelines_stage WHERE id = %s", [stage_id])
+    with transaction.atomic():
+        taken = _locked(found[0][0] if found else None, stage_id, answer, actor, Entry())
+        transaction.set_rollback(True)
+    if isinstance(taken, Refusal):
+        raise taken
+    return taken
+
+
+def _locked(
+    run_id: uuid.UUID | None, stage_id: uuid.UUID, answer: Answer, actor: Actor, entry: Entry
+) -> Taken | Refusal:
+    owner = Owner(actor.workspace_id, actor.application_id, actor.environment_id)
+    moves = Moves.lock([] if run_id is None else [run_id], actor=actor.name, owner=owner)
+    stage = moves.stages.get(stage_id)
+    if stage is None:
+        entry.run = entry.stage = None
+        raise Refusal("not_found", "there is no such stage")
+    actor.require(IMPORT)
+    return _take(moves, stage, answer, entry)
+
+
+def _take(moves: Moves, stage: StageRow, answer: Answer, entry: Entry) -> Taken | Refusal:
     run = moves.runs[stage.run_id]
     if not stage.awaits_import:
         raise Refusal("stage_state_invalid", f"{stage.name} is executed by workers; nothing is imported for it")
@@ -91,7 +134,7 @@ def _take(moves: Moves, stage: StageRow, answer: Answer, entry: Entry) -> str | 
     if known is not None and known.result_digest == answer.digest():
         entry.outcome = NO_OP
         moves.save()
-        return first_answer(stage, known)
+        return Taken.of(moves, stage, answer, _first_answer(stage, known), replayed=True)
     if not run.is_terminal and (changed := differences([run.id])):
         if not run.changed:
             moves.mark_changed(run, changed[run.id])
@@ -106,7 +149,13 @@ def _take(moves: Moves, stage: StageRow, answer: Answer, entry: Entry) -> str | 
     moves.settle()
     moves.save()
     entry.after = standing(run, stage)
-    return stage.state
+    return Taken.of(moves, stage, answer, stage.state, replayed=False)
+
+
+def _first_answer(stage: StageRow, attempt: AttemptRow) -> StageState:
+    """As for results; but an import that is tried again is awaited anew at once."""
+    first = first_answer(stage, attempt)
+    return StageState.WAITING if first == StageState.RETRY_SCHEDULED else first
 
 
 def _why_not(moves: Moves, stage: StageRow, known: AttemptRow | None) -> str:

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from django.db import transaction
 
-from pipelines import effects
+from pipelines import effects, recipients
 from pipelines.effects import Earlier, Told
 from pipelines.errors import Refusal
 from pipelines.leases import Holder, why_not_held
@@ -27,6 +27,8 @@ from pipelines.states import EffectState
 TOO_LATE = "this session does not hold the lease of that attempt"
 DO_NOT_ACT = f"{TOO_LATE}; nothing was noted, and what was intended must not be done"
 KEPT = f"{TOO_LATE}; the outcomes are kept as late evidence and move nothing, and what was intended must not be done"
+
+OTHERS = "nothing was noted, outcomes are kept as late evidence, and what was intended must not be done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,14 @@ def tell_effects(
     """Notes effects of a running attempt, in order, all or none; durable on return. None: no such attempt is visible.
 
     Refused: `effect_class_unknown`, `effect_key_required`, `stage_state_invalid` for what would go back, and
-    `stale_execution` without the live lease; then outcomes are kept as late evidence.
+    `stale_execution` without the live lease, `recipient_not_allowed` where a detail's `recipient` is not whom the
+    attempt goes to; then outcomes are kept as late evidence.
     """
     with transaction.atomic():
-        found = query("SELECT run_id FROM pipelines_attempt WHERE id = %s AND stage_id = %s", [execution_id, stage_id])
+        found = query(
+            "SELECT run_id, recipient::text FROM pipelines_attempt WHERE id = %s AND stage_id = %s",
+            [execution_id, stage_id],
+        )
         moves = Moves.lock([found[0][0]] if found else [], actor=holder.worker, owner=holder.owner)
         if not moves.runs:
             return None
@@ -55,8 +61,12 @@ def tell_effects(
         moves.end_overdue()
         attempt = moves.attempts("id = %s", execution_id)[0]
         why_not = why_not_held(holder, moves, attempt)
+        recipient = json.loads(found[0][1]) if found[0][1] else None
+        elsewhere = any(recipients.is_other(one.detail, recipient) for one in told)
         answers = []
-        if why_not:
+        if elsewhere:
+            save_late(_late(holder, execution_id, told, why_not or "another recipient"))
+        elif why_not:
             late = _late(holder, execution_id, told, why_not)
             save_late(late)
         else:
@@ -67,6 +77,8 @@ def tell_effects(
             answers = [Answer(one.id, one.state, before.get(one.identity)) for one in noted]
         moves.settle()
         moves.save()
+    if elsewhere and recipient is not None:
+        raise Refusal("recipient_not_allowed", f"the attempt goes to {recipients.in_words(recipient)}; {OTHERS}")
     if why_not:
         raise Refusal("stale_execution", KEPT if late else DO_NOT_ACT)
     return answers

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 
-from pipelines import checkpoint_reading, context
+from pipelines import checkpoint_reading, context, policies
 from pipelines.checkpoint_reading import HandlerState
 from pipelines.models.runs import NO_THROTTLE
 from pipelines.moves import Moves, StageRow, event_row, insert_events, limits_of
@@ -56,6 +56,7 @@ class Job:
     baseline: list[dict[str, Any]] = field(default_factory=list)  # [{name, artifact_id, sha256}]
     slot: uuid.UUID | None = None
     rate: uuid.UUID | None = None
+    recipient: dict[str, Any] | None = None  # {position, organisation, …}: to whom it goes, where the stage names any
     recovery: dict[str, Any] | None = None  # of a fork: what it was made out of
     checkpoint: HandlerState | None = None  # what an earlier attempt of the epoch left, or a fork was handed
 
@@ -83,6 +84,8 @@ class Picked:
     limits: str = "{}"
     baseline: str = "[]"
     is_as_pinned: bool = True  # as far as a glance tells: its release's text is, and it has no baseline to look at
+    recipients: str | None = None  # those that the stage names
+    recipient: dict[str, Any] | None = None  # the one of them to whom it goes
     line: uuid.UUID = NO_THROTTLE  # in which it stood in its queue
     slot: uuid.UUID | None = None  # the policies that it is let through by, and counts for
     rate: uuid.UUID | None = None
@@ -118,6 +121,7 @@ def make_jobs(picked: Sequence[Picked], now: datetime, rules: ForClaims, *, acqu
                 baseline=baseline,
                 slot=item.slot,
                 rate=item.rate,
+                recipient=item.recipient,
                 dependencies={name: body for name, (body, _) in needed.items()},
                 context_items=items.get(stage.run_id, []),
                 timeout_seconds=float(seconds) if seconds else None,
@@ -161,13 +165,13 @@ def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now
         """
         INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, session_id, worker, request_digest,
             dispatched_at, started_at, expires_at, timeout_seconds, timeout_at, error_code, error_message, traceback,
-            result_digest, cause, reserved, slot, rate)
+            result_digest, cause, reserved, slot, rate, recipient)
         SELECT id, stage_id, run_id, number, epoch, state, %s, %s, request_digest, %s, started_at, expires_at,
             timeout_seconds, started_at + make_interval(secs => timeout_seconds), '', '', '', '', '', reserved,
-            slot, rate
+            slot, rate, recipient
         FROM json_to_recordset(%s::json) AS r(id uuid, stage_id uuid, run_id uuid, number int, epoch int, state text,
             request_digest text, started_at timestamptz, expires_at timestamptz, timeout_seconds float,
-            reserved bigint, slot uuid, rate uuid)
+            reserved bigint, slot uuid, rate uuid, recipient jsonb)
         """,
         [
             session_id,
@@ -189,6 +193,7 @@ def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now
                         "reserved": job.reserved,
                         "slot": job.slot,
                         "rate": job.rate,
+                        "recipient": job.recipient,
                     }
                     for job in jobs
                 ]
@@ -198,22 +203,32 @@ def insert_attempts(jobs: Sequence[Job], session_id: uuid.UUID, worker: str, now
 
 
 def insert_awaited(moves: Moves, awaited: Mapping[uuid.UUID, Mapping[str, Any]]) -> None:
-    """The attempts of imports that begin to be awaited, by stage. No session holds them and nobody leases them."""
+    """The attempts of imports that begin to be awaited, by stage. No session holds them and nobody leases them. A
+    policy of kind timeout outranks the stage's own option, as for work."""
     told = {
-        stage_id: (text, json.loads(baseline))
-        for stage_id, text, baseline in query(
-            "SELECT s.id, s.input, r.baseline::text FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
-            " WHERE s.id = ANY(%s)",
+        stage_id: (text, json.loads(baseline), place)
+        for stage_id, text, baseline, *place in query(
+            "SELECT s.id, s.input, r.baseline::text, r.workspace_id, coalesce(p.slug, ''), e.slug"
+            " FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id"
+            " JOIN pipelines_environment e ON e.id = r.environment_id"
+            " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE s.id = ANY(%s)",
             [list(awaited)],
         )
     }
+    timeouts = policies.active("timeout", {place[0] for _, _, place in told.values()})
     rows = []
     for stage_id, row in awaited.items():
         stage = moves.stages[stage_id]
         by_position = {other.position: other for other in moves.runs[stage.run_id].stages}
         needed = {by_position[at].name: by_position[at].output_digest or None for at in stage.depends_on}
-        text, baseline = told[stage_id]
-        rows.append({**row, "request_digest": request_digest(stage, row["number"], text, needed, baseline)})
+        text, baseline, (workspace_id, pipeline, environment) = told[stage_id]
+        target = Target(stage.name, stage.handler, pipeline, environment)
+        if ruling := policies.winner(timeouts.get(workspace_id, ()), target):
+            seconds = float(ruling.rule["seconds"])
+            bounds = {"timeout_seconds": seconds, "expires_at": moves.now + timedelta(seconds=seconds)}
+        else:
+            bounds = {}
+        rows.append({**row, **bounds, "request_digest": request_digest(stage, row["number"], text, needed, baseline)})
     execute(
         """
         INSERT INTO pipelines_attempt (id, stage_id, run_id, number, epoch, state, worker, request_digest,

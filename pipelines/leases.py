@@ -8,6 +8,7 @@ others are changing. Serves P48–P51, P57, P60, F08, F09, F13, F21, F22.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from pipelines import outcomes, pinned, policies, postures, throttles
+from pipelines import outcomes, pinned, policies, postures, recipients, throttles
 from pipelines.ids import new_id
 from pipelines.jobs import Job, Lease, Picked, insert_attempts, make_jobs
 from pipelines.models.runs import NO_THROTTLE
@@ -53,6 +54,7 @@ class Holder:
     worker: str
     draining: bool = False
     key_id: uuid.UUID | None = None
+    sends_to: Sequence[str] = ()  # the keys of those to whom its adapters send
 
     @property
     def owner(self) -> Owner:
@@ -70,6 +72,7 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
     of them leaves free the other gets. Places that do not come out even are drawn by lot, so that with a limit of one
     neither starves. While a blackout holds nothing begins, and what has begun goes on. What waits for the slot or the
     rate of a policy stands in lines of its own, which are passed over while that has no room: it holds up nothing else.
+    A stage that names its recipients goes only to a session that sends to one of those allowed now.
 
     ready, retry_scheduled → dispatched, and with `acquire` on to running. Nothing of a paused or ended run is handed
     out, nothing to a session that drains or whose key is no longer live. May return fewer than there are while others
@@ -86,8 +89,9 @@ def claim(holder: Holder, queues: Sequence[Queue], *, limit: int, acquire: bool)
             doubtful = {item.stage.run_id for item, _ in picked if not item.is_as_pinned}
             if doubtful and (stopped := pinned.stop_changed(doubtful)):
                 picked = [(item, now) for item, now in picked if item.stage.run_id not in stopped]
-                if not picked:
-                    continue
+            picked = [(item, picked[0][1]) for item in recipients.address([one for one, _ in picked], holder.sends_to)]
+            if not picked:
+                continue
             rules = policies.for_claims({item.workspace_id for item, _ in picked})
             found, now = [item for item, _ in picked], picked[0][1]
             admitted, counted_at = throttles.admit(found, rules, wait=turn == 0)
@@ -106,7 +110,8 @@ _PICK = one_line(f"""
     WITH closed AS MATERIALIZED ({CLOSED}), let_through AS MATERIALIZED (
         SELECT head.* FROM (SELECT {CANDIDATES_PER_JOB} AS per_room WHERE {throttles.THROTTLED}) throttled
         CROSS JOIN LATERAL recourse_let_through(%(applications)s::uuid[], %(environments)s::uuid[],
-            %(handlers)s::text[], ARRAY(SELECT environment_id FROM closed), %(reach)s, throttled.per_room) head
+            %(handlers)s::text[], ARRAY(SELECT environment_id FROM closed), %(reach)s, throttled.per_room,
+            %(sends_to)s::text[]) head
     ), oldest AS MATERIALIZED (
         SELECT kind.is_background, numbered.* FROM (VALUES (false), (true)) kind(is_background)
         CROSS JOIN LATERAL (
@@ -121,6 +126,7 @@ _PICK = one_line(f"""
                         AND handler = queue.handler AND throttle = '{NO_THROTTLE}'
                         AND is_background = kind.is_background
                         AND is_start = line.is_start AND available_at <= recourse_now()
+                        AND (recipients IS NULL OR recipients && %(sends_to)s::text[])
                     ORDER BY available_at, stage_id LIMIT %(reach)s
                 ) head
                 WHERE NOT (line.is_start AND queue.environment_id IN (SELECT environment_id FROM closed))
@@ -140,7 +146,7 @@ _PICK = one_line(f"""
     )
     SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
         s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
-        r.limits::text, r.baseline::text, q.throttle,
+        r.limits::text, r.baseline::text, s.recipients::text, q.throttle,
         r.release_digest IN ('', v.text_digest) AND r.baseline = '[]', recourse_now()
     FROM heads
     JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
@@ -176,6 +182,7 @@ def _pick(holder: Holder, queues: Sequence[Queue], limit: int) -> list[tuple[Pic
             "limit": limit,
             "session": holder.session_id,
             "key": holder.key_id,
+            "sends_to": list(holder.sends_to),
         },
     )
     return [(_picked(row), row[-1]) for row in rows]
@@ -185,9 +192,9 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
     """Gives stages that became ready in this very transaction to the session that made them so, without the queue.
 
     ready → running, as `claim` with `acquire` would, for stages whose queue is `served`, `limit` at the most; the rest
-    goes to the queue, and so does what waits for the slot or the rate of a policy. A run that was begun is so brought
-    to its end before others are. The moves are saved by the caller; what is returned then makes the attempts and gives
-    their jobs.
+    goes to the queue, and so does what waits for the slot or the rate of a policy, or names its recipients. A run that
+    was begun is so brought to its end before others are. The moves are saved by the caller; what is returned then makes
+    the attempts and gives their jobs.
     """
     ready = [stage for stage in moves.newly_ready() if served(moves.queue_of(stage))]
     free = throttles.unthrottled(moves, ready, holder.session_id)
@@ -248,7 +255,8 @@ _NEXT_DUE = one_line(f"""
     SELECT least(min(CASE WHEN line.is_start AND closed.environment_id IS NOT NULL
             THEN greatest(head.seconds, %(closed)s::float) ELSE head.seconds END),
         CASE WHEN {throttles.THROTTLED} THEN recourse_throttled_due(%(applications)s::uuid[], %(environments)s::uuid[],
-            %(handlers)s::text[], ARRAY(SELECT environment_id FROM closed), %(closed)s::float) END)
+            %(handlers)s::text[], ARRAY(SELECT environment_id FROM closed), %(closed)s::float,
+            %(sends_to)s::text[]) END)
     FROM unnest(%(applications)s::uuid[], %(environments)s::uuid[], %(handlers)s::text[])
         AS queue(application_id, environment_id, handler)
     CROSS JOIN (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
@@ -257,14 +265,15 @@ _NEXT_DUE = one_line(f"""
         SELECT extract(epoch FROM available_at - recourse_now())::float AS seconds FROM pipelines_queueentry
         WHERE application_id = queue.application_id AND environment_id = queue.environment_id
             AND handler = queue.handler AND throttle = '{NO_THROTTLE}' AND is_background = line.is_background
-            AND is_start = line.is_start
+            AND is_start = line.is_start AND (recipients IS NULL OR recipients && %(sends_to)s::text[])
         ORDER BY available_at, stage_id LIMIT 1
     ) head
 """)
 
 
-def next_due(queues: Sequence[Queue]) -> float | None:
-    """Seconds until the queues' next stage is due; 0 or less when one is due now, None when none is in sight.
+def next_due(queues: Sequence[Queue], sends_to: Sequence[str] = ()) -> float | None:
+    """Seconds until the queues' next stage is due for who sends to those recipients; 0 or less when one is due now,
+    None when none is in sight.
 
     What a blackout holds is looked for again a little later: its end need not be announced. What waits for a policy is
     due when that has room by the clock, and looked for a little later at the latest.
@@ -273,7 +282,7 @@ def next_due(queues: Sequence[Queue]) -> float | None:
         return None
     return query(
         _NEXT_DUE,
-        {**in_columns(queues), "closed": CLOSED_SECONDS},
+        {**in_columns(queues), "closed": CLOSED_SECONDS, "sends_to": list(sends_to)},
     )[0][0]
 
 
@@ -289,10 +298,14 @@ def in_columns(queues: Sequence[Queue]) -> dict[str, list[Any]]:
 def acquire(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> Lease | None:
     """Takes the lease of a dispatched attempt: dispatched → running. None when there is none for the holder.
 
-    Asked again by the session that holds it: acquired. Everybody else is told why not. Serves P4, P50.
+    Asked again by the session that holds it: acquired. Everybody else is told why not; who does not send to whom the
+    attempt goes, by a refusal: `recipient_not_allowed`. Serves P4, P50, R40.
     """
     with transaction.atomic():
-        found = query("SELECT run_id FROM pipelines_attempt WHERE id = %s AND stage_id = %s", [execution_id, stage_id])
+        found = query(
+            "SELECT run_id, recipient::text FROM pipelines_attempt WHERE id = %s AND stage_id = %s",
+            [execution_id, stage_id],
+        )
         moves = Moves.lock([found[0][0]] if found else [], owner=holder.owner)
         run = next(iter(moves.runs.values()), None)
         if run is None:
@@ -317,6 +330,8 @@ def acquire(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID) -> Lea
         elif attempt.expires_at <= moves.now:
             lease.reason = "lease_expired"
         else:
+            recipient = json.loads(found[0][1]) if found[0][1] else None
+            recipients.require_sender(stage.handler, recipient, holder.sends_to)
             lease.acquired = True
             lease.expires_at = moves.now + timedelta(seconds=settings.RECOURSE_LEASE_SECONDS)
             moves.acquire(attempt, stage, holder.session_id, holder.worker, lease.expires_at)
@@ -415,7 +430,7 @@ def _picked(row: tuple[Any, ...]) -> Picked:
     width = len(STAGE_COLUMNS.split(","))
     stage = read_stage(row[:width])
     text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, recovery = row[width : width + 8]
-    limits, baseline, line, is_as_pinned = row[width + 8 : width + 12]
+    limits, baseline, named, line, is_as_pinned = row[width + 8 : width + 13]
     return Picked(
         stage=stage,
         attempt_id=new_id(),
@@ -430,6 +445,7 @@ def _picked(row: tuple[Any, ...]) -> Picked:
         recovery=recovery,
         limits=limits,
         baseline=baseline,
+        recipients=named,
         line=line,
         is_as_pinned=is_as_pinned,
     )

@@ -12,6 +12,8 @@ from django.db import InterfaceError, OperationalError, transaction
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from pipelines.models import ReconciliationKind
+from pipelines.models.runs import NO_THROTTLE
 from pipelines.sql import execute, planned
 from pipelines.states import DeadLetterState, RunStatus
 
@@ -27,7 +29,9 @@ LONGEST_MILLISECONDS = 2_000
 def engine() -> Iterable[Metric]:
     """The engine's metrics. With the database away or too slow they say just that: `recourse_engine_up` 0."""
     up = GaugeMetricFamily("recourse_engine_up", "1 when the numbers of the engine could be read.")
-    told = read(_ready_stages, _running_attempts, _expired_leases, _dead_letters, _runs, _ticks, _overdue)
+    told = read(
+        _ready_stages, _running_attempts, _expired_leases, _dead_letters, _left_outside, _runs, _ticks, _overdue
+    )
     up.add_metric([], 0 if told is None else 1)
     return [up, *(told or [])]
 
@@ -69,20 +73,27 @@ def _ready_stages() -> Iterable[Metric]:
         SELECT walked.handler, sum(least(head.ready, %(most)s))::bigint,
             extract(epoch FROM recourse_now() - min(head.oldest))::float
         FROM walked CROSS JOIN LATERAL (
-            SELECT count(*) AS ready, min(due.available_at) AS oldest
-            FROM (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
-            CROSS JOIN LATERAL (
-                SELECT q.available_at FROM pipelines_queueentry q
-                WHERE q.application_id = walked.application_id AND q.environment_id = walked.environment_id
-                    AND q.handler = walked.handler AND q.is_background = line.is_background
-                    AND q.is_start = line.is_start AND q.available_at <= recourse_now()
-                ORDER BY q.available_at, q.stage_id LIMIT %(most)s
+            SELECT count(*) AS ready, min(due.available_at) AS oldest FROM (
+                SELECT one.available_at
+                FROM (VALUES (false, false), (false, true), (true, false), (true, true)) line(is_background, is_start)
+                CROSS JOIN LATERAL (
+                    SELECT q.available_at FROM pipelines_queueentry q
+                    WHERE q.application_id = walked.application_id AND q.environment_id = walked.environment_id
+                        AND q.handler = walked.handler AND q.throttle = %(no_throttle)s
+                        AND q.is_background = line.is_background
+                        AND q.is_start = line.is_start AND q.available_at <= recourse_now()
+                    ORDER BY q.available_at, q.stage_id LIMIT %(most)s
+                ) one
+                WHERE NOT (line.is_start AND walked.environment_id IN (SELECT id FROM closed))
+                UNION ALL
+                -- what waits for a policy, as far as that lets it go
+                SELECT one.available_at FROM recourse_let_through(ARRAY[walked.application_id],
+                    ARRAY[walked.environment_id], ARRAY[walked.handler], ARRAY(SELECT id FROM closed), %(most)s, 1) one
             ) due
-            WHERE NOT (line.is_start AND walked.environment_id IN (SELECT id FROM closed))
         ) head
         WHERE head.ready > 0 GROUP BY walked.handler
         """,
-        {"queues": MOST_QUEUES, "most": MOST_READY},
+        {"queues": MOST_QUEUES, "most": MOST_READY, "no_throttle": NO_THROTTLE},
     ):
         count.add_metric([handler], ready)
         age.add_metric([handler], max(0.0, seconds))
@@ -129,6 +140,25 @@ def _dead_letters() -> Iterable[Metric]:
     )
     for state in (DeadLetterState.OPEN, DeadLetterState.ACKNOWLEDGED):
         family.add_metric([state.value], counts.get(state.value, 0))
+    return [family]
+
+
+def _left_outside() -> Iterable[Metric]:
+    """What ended runs left outside and nobody has settled (R37)."""
+    family = GaugeMetricFamily(
+        "recourse_reconciliation_items",
+        f"What may still go on outside after runs were ended, and is not settled, at most {MOST}.",
+        labels=["kind"],
+    )
+    counts: dict[str, int] = dict(
+        planned(
+            "SELECT kind, count(*) FROM (SELECT kind FROM pipelines_reconciliationitem WHERE resolved_at IS NULL"
+            " LIMIT %s) still GROUP BY kind",
+            [MOST],
+        )
+    )
+    for kind in ReconciliationKind.values:
+        family.add_metric([kind], counts.get(kind, 0))
     return [family]
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import budgets, checkpoints, context, effects, notices, wake
+from pipelines import budgets, checkpoints, context, effects, notices, remains, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.limits import Limits
@@ -223,8 +223,8 @@ ATTEMPT_COLUMNS = (
 
 
 _OPEN_EFFECTS = (
-    "SELECT e.run_id, e.stage_id, a.number, e.effect_class, e.step_id, e.key, e.external_ref FROM pipelines_effect e"
-    " JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.run_id = ANY(%s) AND e.state IN ('declared', 'unknown')"
+    "SELECT e.run_id, e.id, e.stage_id, a.number, e.effect_class, e.step_id, e.key, e.external_ref"
+    " FROM pipelines_effect e JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.run_id = ANY(%s) AND e.state IN ('declared', 'unknown')"
     " AND e.effect_class <> 'internal_state' ORDER BY e.run_id, e.declared_at, e.id"
 )
 
@@ -277,6 +277,7 @@ class Moves:
         self._closed_letters: list[dict[str, Any]] = []
         self._notices: list[dict[str, Any]] = []
         self._requesters: list[dict[str, Any]] = []
+        self._remains: list[dict[str, Any]] = []  # what may still go on outside
 
     @classmethod
     def lock(
@@ -355,7 +356,7 @@ class Moves:
 
     def open_effects(self, run: RunRow) -> list[Row]:
         """What is open outside of what its attempts told of when this was first asked of any run that is locked here:
-        (stage_id, attempt's number, effect_class, step_id, key, external_ref), oldest first."""
+        (id, stage_id, attempt's number, effect_class, step_id, key, external_ref), oldest first."""
         if self._open_effects is None:
             self._open_effects = {}
             tried = {stage.run_id for stage in self.stages.values() if stage.attempt_number}
@@ -680,7 +681,9 @@ class Moves:
         self._dirty_runs.add(run.id)
 
     def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
-        """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt."""
+        """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt, and lists what may
+        still go on outside."""
+        left = remains.listed(self, run)
         unfinished = [stage for stage in run.stages if stage.state not in TERMINAL_STAGE]
         under_way = [stage for stage in unfinished if stage.state in ACTIVE_STAGE or stage.awaits_import]
         self.fence(under_way, cause=code or "run cancelled")
@@ -691,6 +694,10 @@ class Moves:
             self.close_dead_letters(stage, "resolved", reason or code)
         run.failure_code, run.failure_message, run.failure_stage = code, message, None
         self._set_status(run, status, reason)
+        if left:
+            self._remains += left
+            told = [{"item": str(item["id"]), "kind": item["kind"]} for item in left]
+            self.event("run.reconciliation_list", run.id, data=told)
 
     def end_overdue(self) -> int:
         """Unfinished runs past their deadline → failed, `deadline_exceeded`, for good (R30, R31). Says how many."""
@@ -733,6 +740,7 @@ class Moves:
         self._save_runs()
         self._save_requesters()
         self._save_words()
+        remains.insert(self._remains)
         insert_events(self._events)
         notices.insert(self._notices)
         # what handlers left goes first, so that the newest checkpoint is the one that tells of the turn
@@ -942,8 +950,11 @@ class Moves:
             starts = [stage_id for stage_id in new if wanted[stage_id].is_start]
             execute(
                 "INSERT INTO pipelines_queueentry (stage_id, application_id, environment_id, handler, available_at,"
-                " is_background, is_start, throttle) SELECT id, application_id, environment_id, handler, available_at,"
-                f" id = ANY(%s), id = ANY(%s), {_THROTTLE} FROM pipelines_stage s WHERE id = ANY(%s)",
+                " is_background, is_start, throttle, recipients)"
+                " SELECT id, application_id, environment_id, handler, available_at,"
+                f" id = ANY(%s), id = ANY(%s), {_THROTTLE},"
+                " CASE WHEN recipients IS NOT NULL THEN recourse_recipients(id) END"
+                " FROM pipelines_stage s WHERE id = ANY(%s)",
                 [background, starts, list({self._run_of(stage_id).workspace_id for stage_id in new}), new],
             )
         for stage_id in new:

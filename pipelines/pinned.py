@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from pipelines.artifact_places import Away, Damaged
+from pipelines.errors import Refusal
 from pipelines.models import Artifact
 from pipelines.moves import Moves
 from pipelines.sql import query
@@ -46,6 +47,31 @@ def differences(run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Differences]:
     return found
 
 
+def found(run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Differences]:
+    """What is no longer as these runs pinned it, by run: looked for now, or as it was once found, which stays for good.
+    Runs that are well have none."""
+    rows = query(
+        "SELECT r.id, r.changed::text, r.release_digest IN ('', e.text_digest) AND r.baseline = '[]'"
+        " FROM pipelines_run r JOIN pipelines_release e ON e.id = r.release_id WHERE r.id = ANY(%s)",
+        [list(run_ids)],
+    )
+    known: dict[uuid.UUID, Differences] = {run_id: orjson.loads(told) for run_id, told, _ in rows if told is not None}
+    doubtful = [run_id for run_id, told, is_as_pinned in rows if told is None and not is_as_pinned]
+    return known | (differences(doubtful) if doubtful else {})
+
+
+def refusal(differing: Differences) -> Refusal:
+    """Of whatever would go on in such a run: `definition_changed`, saying what differs."""
+    detail = f"{in_words(differing)}; only a fork of the run goes on"
+    return Refusal("definition_changed", detail, extra={"changed": differing, "instead": "fork"})
+
+
+def require(run_id: uuid.UUID) -> None:
+    """Refuses with `definition_changed` a run that no longer stands on what it pinned."""
+    if differing := found([run_id]).get(run_id):
+        raise refusal(differing)
+
+
 def stop_changed(run_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     """Blocks those of these runs, which the caller's transaction may hold, that no longer stand on what they pinned.
 
@@ -62,7 +88,8 @@ def stop_changed(run_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
     if changed:
         moves = Moves.lock(changed)
         for run in moves.runs.values():
-            moves.mark_changed(run, changed[run.id])
+            if not run.changed and not run.is_terminal:
+                moves.mark_changed(run, changed[run.id])
         moves.settle()
         moves.save()
     return unknown | set(changed)

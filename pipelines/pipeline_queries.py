@@ -123,7 +123,7 @@ def release_list(pipeline: Pipeline, params: Parameters, cut: Cut) -> Page[Relea
 def find_release(actor: Actor, release_id: uuid.UUID) -> tuple[Release, Pipeline, Environment]:
     """A release with its definition, its pipeline and where it belongs; 404 when the actor may not know of it."""
     rows = Release.objects.filter(workspace_id=actor.workspace_id, pipeline__isnull=False, id=release_id)
-    found = rows.select_related("pipeline", "environment", "created_by").first()
+    found = rows.select_related("pipeline", "environment", "created_by", "reviewed_by").first()
     if found is None or found.pipeline is None or found.environment is None:
         raise Refusal("not_found", "there is no such release")
     return found, found.pipeline, found.environment

@@ -6,16 +6,17 @@ everything but its application's runs in its environment (I16, F144). A foreign 
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 
-from pipelines import blackouts, lanes, listing, policies, throttle_use
+from pipelines import blackouts, lanes, listing, policies, recipients, throttle_use
 from pipelines.access import Actor
 from pipelines.blackouts import Active
 from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
@@ -234,7 +235,18 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         lane=Lane.objects.filter(id=run.lane_id).first() if run.held and run.lane_id else None,
         turn=lanes.turn_of(run.lane_id, run.id) if run.held and run.lane_id else None,
         throttled=throttle_use.holding(run, found, now),
+        recipients=_recipients(found),
     )
+
+
+def _recipients(found: Sequence[Stage]) -> dict[uuid.UUID, list[dict[str, Any]]]:
+    """By stage that is ready or due and names its recipients: those allowed now, in the declared order."""
+    naming = {stage.id: stage.recipients for stage in found if stage.state in CLAIMABLE_STAGE and stage.recipients}
+    failed = recipients.failed_positions(naming) if naming else {}
+    return {
+        stage_id: named[: recipients.allowed_of(named, len(failed.get(stage_id, ())))]
+        for stage_id, named in naming.items()
+    }
 
 
 def _blackout(run: Run, found: Sequence[Stage]) -> Active | None:
@@ -289,7 +301,7 @@ def registered(place: InPlace, handlers: set[str]) -> dict[str, list[Registered]
         return {}
     rows = planned(
         "SELECT DISTINCT h.name, w.worker_name, w.state, w.last_seen_at > recourse_now() - make_interval(secs => %s),"
-        " e.slug FROM pipelines_workersession w CROSS JOIN unnest(w.handlers) h(name)"
+        " e.slug, w.recipients::text FROM pipelines_workersession w CROSS JOIN unnest(w.handlers) h(name)"
         " LEFT JOIN pipelines_environment e ON e.id = w.environment_id AND e.id <> %s"
         " WHERE w.last_seen_at > recourse_now() - make_interval(secs => %s) AND w.state IN ('active', 'draining')"
         " AND h.name = ANY(%s) AND (w.application_id IS NULL OR w.application_id = %s) ORDER BY h.name, w.worker_name",
@@ -302,8 +314,9 @@ def registered(place: InPlace, handlers: set[str]) -> dict[str, list[Registered]
         ],
     )
     found: dict[str, list[Registered]] = {}
-    for handler, worker, state, is_heard, elsewhere in rows:
-        found.setdefault(handler, []).append(Registered(worker, _misses(state, is_heard, elsewhere)))
+    for handler, worker, state, is_heard, elsewhere, told in rows:
+        sends_to = tuple(one for one in json.loads(told) if one["handler"] == handler)
+        found.setdefault(handler, []).append(Registered(worker, _misses(state, is_heard, elsewhere), sends_to))
     return found
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 import rfc8785
 from django.db import transaction
+from django.db.models import Case, When
 
+from pipelines import baselines, material
 from pipelines.access import RELEASE, Actor
 from pipelines.audit import NO_OP, audited
+from pipelines.baselines import Pinned
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import Environment, Pipeline, Release
@@ -31,10 +34,12 @@ def register_release(
 ) -> tuple[Release, bool]:
     """Registers a validated definition for an environment; the second value says whether it is new.
 
-    The same definition again is the same release. With `activate` it becomes the one in force.
+    The same definition again is the same release. With `activate` it becomes the one in force, unless its recipients
+    are otherwise than there (R41): then it says so in `material_changes` and waits as a draft for `review_release`.
     """
     with audited(actor, "release.register", pipeline=pipeline.slug, environment=environment.slug) as entry:
         actor.require(RELEASE)
+        baselines.check_definition(definition, workspace_id=actor.workspace_id, environment_id=environment.id)
         text, digest = canonical(definition)
         release, created = Release.objects.get_or_create(
             pipeline=pipeline,
@@ -43,7 +48,11 @@ def register_release(
             defaults={"workspace_id": actor.workspace_id, "definition": text, "created_by_id": actor.user_id},
         )
         entry.data["digest"] = digest
-        changed = _put_in_force(release) if activate else False
+        changed = False
+        if _needs_review(release):
+            entry.data["needs_review"] = len(release.material_changes or ())
+        elif activate:
+            changed = _put_in_force(release)
         if not created and not changed:
             entry.outcome = NO_OP
     return release, created
@@ -52,8 +61,10 @@ def register_release(
 def activate_release(release_id: uuid.UUID, *, actor: Actor, reason: str = "") -> Release:
     """Puts a release in force; the one before it becomes superseded. Already in force: nothing changes.
 
-    A revoked or retired release is refused with `release_not_active`.
+    A revoked or retired release is refused with `release_not_active`; with `operator_review_required` one whose
+    recipients are otherwise than in force, while nobody has reviewed just that.
     """
+    refusal = None
     with audited(actor, "release.activate", reason=reason, release=str(release_id)) as entry:
         actor.require(RELEASE)
         release = Release.objects.filter(id=release_id, workspace_id=actor.workspace_id, pipeline__isnull=False).first()
@@ -61,9 +72,89 @@ def activate_release(release_id: uuid.UUID, *, actor: Actor, reason: str = "") -
             raise Refusal("not_found", "there is no such release")
         entry.data |= {"pipeline": str(release.pipeline), "environment": str(release.environment)}
         entry.before, entry.after = {"status": release.status}, {"status": ReleaseStatus.ACTIVE}
-        if not _put_in_force(release):
+        if _needs_review(release):
+            entry.after = entry.before
+            refusal = _review_required(release)
+            entry.keep_refused(refusal)
+        elif not _put_in_force(release):
             entry.outcome = NO_OP
+    if refusal is not None:
+        raise refusal
     return release
+
+
+def review_release(release_id: uuid.UUID, *, actor: Actor, reason: str) -> Release:
+    """A person's word that a release may send to whom it names, as `material_changes` tells (R41).
+
+    Never of who registered it (`self_approval`), whoever they are, nor of an application; with a reason. It holds for
+    these changes alone. Refused with `release_not_active` where nothing waits for a review. The same person again
+    changes nothing.
+    """
+    with audited(actor, "release.review", reason=reason, release=str(release_id)) as entry:
+        actor.require(RELEASE)
+        release = (
+            Release.objects.select_for_update(no_key=True, of=("self",))
+            .filter(id=release_id, workspace_id=actor.workspace_id, pipeline__isnull=False)
+            .first()
+        )
+        if release is None:
+            raise Refusal("not_found", "there is no such release")
+        entry.data |= {"pipeline": str(release.pipeline), "environment": str(release.environment)}
+        if not actor.is_person:
+            raise Refusal("permission_denied", "only a person reviews to whom a release sends")
+        if not release.material_changes:
+            raise Refusal("release_not_active", "it sends to nobody else than what is in force: no review is needed")
+        if release.created_by_id == actor.user_id:
+            raise Refusal("self_approval", "who registered a release does not review to whom it sends")
+        if not reason.strip():
+            raise Refusal("validation_error", "a review needs a reason", errors={"reason": ["must not be blank"]})
+        if release.reviewed_at is not None:
+            entry.outcome = NO_OP
+            return release
+        entry.data["changes"] = [material.sentence(one) for one in release.material_changes]
+        execute(
+            "UPDATE pipelines_release SET reviewed_by_id = %s, reviewed_at = recourse_now(), review_note = %s"
+            " WHERE id = %s",
+            [actor.user_id, reason, release.id],
+        )
+        release.refresh_from_db()
+    return release
+
+
+def _needs_review(release: Release) -> bool:
+    """Whether its recipients are otherwise than in force, and nobody reviewed just that; noted with the release.
+
+    Against what was in force last, where nothing is now. Locks the pipeline, so that what is in force stays so.
+    """
+    pipeline = release.pipeline
+    if pipeline is None:
+        return False
+    with transaction.atomic():
+        Pipeline.objects.select_for_update(no_key=True).get(id=pipeline.id)
+        release.refresh_from_db()
+        if release.status in (ReleaseStatus.ACTIVE, ReleaseStatus.REVOKED, ReleaseStatus.RETIRED):
+            return False
+        before = (
+            Release.objects.filter(pipeline=pipeline, environment=release.environment, activated_at__isnull=False)
+            .order_by(Case(When(status=ReleaseStatus.ACTIVE, then=0), default=1), "-activated_at")
+            .first()
+        )
+        found = material.changes(json.loads(before.definition) if before else None, json.loads(release.definition))
+        if found != (release.material_changes or []):
+            execute(
+                "UPDATE pipelines_release SET material_changes = %s, reviewed_by_id = NULL, reviewed_at = NULL,"
+                " review_note = '' WHERE id = %s",
+                [json.dumps(found) if found else None, release.id],
+            )
+            release.refresh_from_db()
+        return release.needs_review
+
+
+def _review_required(release: Release) -> Refusal:
+    changes = release.material_changes or []
+    told = "; ".join(material.sentence(one) for one in changes)
+    detail = f"another person than who registered it must review to whom it sends: {told}"
+    return Refusal("operator_review_required", detail, extra={"changes": changes})
 
 
 def inline_release(workspace_id: uuid.UUID, definition: dict[str, Any]) -> uuid.UUID:
@@ -90,6 +181,14 @@ class Managed:
     name: str
     slug: str
     definition: dict[str, Any]
+    _pinned: list[Pinned] = field(default_factory=list, compare=False)
+
+    def baseline(self, workspace_id: uuid.UUID, environment_id: uuid.UUID) -> Pinned:
+        """What it names of baselines, as they are now; asked once however many runs are made of it."""
+        if not self._pinned:
+            told = baselines.of_definition(self.definition, workspace_id=workspace_id, environment_id=environment_id)
+            self._pinned.append(told)
+        return self._pinned[0]
 
 
 def release_in_force(workspace_id: uuid.UUID, slug: str, environment_id: uuid.UUID) -> Managed:

@@ -21,8 +21,9 @@ def open_session(key: KeyHolder, registration: Mapping[str, Any]) -> tuple[uuid.
     session_id, token = new_id(), keys.make_secret("rs")
     execute(
         "INSERT INTO pipelines_workersession (id, application_id, environment_id, digest, state, worker_name,"
-        " instance_id, handlers, worker_version, sdk_version, host_name, pid, metadata, started_at, last_seen_at)"
-        " VALUES (%s, %s, %s, %s, 'active', %s, %s, %s, %s, %s, %s, %s, %s, recourse_now(), recourse_now())",
+        " instance_id, handlers, worker_version, sdk_version, host_name, pid, metadata, recipients, started_at,"
+        " last_seen_at)"
+        " VALUES (%s, %s, %s, %s, 'active', %s, %s, %s, %s, %s, %s, %s, %s, %s, recourse_now(), recourse_now())",
         [
             session_id,
             key.application_id,
@@ -36,6 +37,7 @@ def open_session(key: KeyHolder, registration: Mapping[str, Any]) -> tuple[uuid.
             registration["host_name"],
             registration.get("pid"),
             json.dumps(registration["metadata"]),
+            json.dumps(registration["recipients"]),
         ],
     )
     return session_id, token

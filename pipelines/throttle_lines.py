@@ -91,7 +91,8 @@ def put_right(workspace_id: uuid.UUID) -> tuple[int, int]:
                     SELECT one.*, recourse_throttle(%(workspace)s, environment_id, pipeline_id, name, handler) AS line
                     FROM (SELECT DISTINCT environment_id, pipeline_id, name, handler FROM entry) one
                 ), wrong AS MATERIALIZED (
-                    SELECT entry.stage_id, stage.line FROM entry JOIN stage ON stage.environment_id = entry.environment_id
+                    SELECT entry.stage_id, stage.line FROM entry
+                    JOIN stage ON stage.environment_id = entry.environment_id
                         AND stage.pipeline_id IS NOT DISTINCT FROM entry.pipeline_id AND stage.name = entry.name
                         AND stage.handler = entry.handler
                     WHERE entry.throttle <> stage.line

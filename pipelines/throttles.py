@@ -87,7 +87,8 @@ def _put_right(lines: Mapping[uuid.UUID, uuid.UUID]) -> None:
 
 
 def unthrottled(moves: Moves, stages: Sequence[StageRow], session_id: uuid.UUID) -> set[uuid.UUID]:
-    """Those of these stages of locked runs that wait for no policy, if the session may be handed anything at all.
+    """Those of these stages of locked runs that wait for no policy and go to anyone, if the session may be handed
+    anything at all.
 
     Of runs only of which a glance tells that they stand on what they pinned; claims look closer at the others.
 
@@ -98,7 +99,8 @@ def unthrottled(moves: Moves, stages: Sequence[StageRow], session_id: uuid.UUID)
     rows = query(
         f"""
         SELECT s.id FROM pipelines_stage s
-        WHERE s.id = ANY(%s) AND EXISTS (SELECT FROM pipelines_workersession WHERE id = %s AND state = 'active')
+        WHERE s.id = ANY(%s) AND s.recipients IS NULL
+            AND EXISTS (SELECT FROM pipelines_workersession WHERE id = %s AND state = 'active')
             AND EXISTS (SELECT FROM pipelines_run r JOIN pipelines_release v ON v.id = r.release_id
                 WHERE r.id = s.run_id AND r.release_digest IN ('', v.text_digest) AND r.baseline = '[]')
             AND CASE WHEN EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = ANY(%s) AND p.status = 'active'

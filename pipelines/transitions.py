@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pipelines import remains
 from pipelines.access import CANCEL, Actor
 from pipelines.audit import NO_OP, audited, standing
 from pipelines.errors import Refusal
 from pipelines.moves import DEADLINE_EXCEEDED, HasEnd, Moves, Owner, RunRow
-from pipelines.states import ACTIVE_STAGE, OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
+from pipelines.states import OPERATOR_PAUSE, RUN_NO_OPS, RUN_VERBS, RunStatus, StageState
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The answer to a cancel. `reconciliation` lists what may still go on outside: {stageId, attempt, kind, detail}."""
+    """The answer to a cancel. `reconciliation` lists what may still go on outside, as `remains.told` does."""
 
     run_id: uuid.UUID
     repeated: bool
@@ -71,13 +72,11 @@ def resume(moves: Moves, run: RunRow, reason: str) -> None:
 
 def cancel(moves: Moves, run: RunRow, reason: str) -> Cancelled:
     if run.status in RUN_NO_OPS["cancel"]:
-        return Cancelled(run.id, True, reconciliation_list(run.id))
+        return Cancelled(run.id, True, remains.told(run.id))
     check_verb(run, "cancel", moves.now)
-    uncertain = _still_outside(moves, run)  # before the end, while the stages still say what they were doing
     moves.end_run(run, RunStatus.CANCELLED, reason=reason)
-    moves.event("run.reconciliation_list", run.id, data=uncertain)
     moves.save()
-    return Cancelled(run.id, False, uncertain)
+    return Cancelled(run.id, False, remains.told(run.id))
 
 
 def lock_run(run_id: uuid.UUID, actor: Actor) -> tuple[Moves, RunRow]:
@@ -106,45 +105,4 @@ def check_verb(run: HasEnd, verb: str, now: datetime) -> None:
     raise Refusal("execution_state_invalid", f"a run that is {run.status} cannot be {_PAST[verb]}{hint}")
 
 
-def reconciliation_list(run_id: uuid.UUID) -> list[dict[str, Any]]:
-    """What was in flight when the run was cancelled, as it was told then."""
-    from pipelines.models import Event
-
-    event = Event.objects.filter(run_id=run_id, kind="run.reconciliation_list").order_by("-id").first()
-    return event.data if event and event.data else []
-
-
 _PAST = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
-
-
-def _still_outside(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
-    stages = {stage.id: stage for stage in run.stages}
-    items = []
-    for attempt in moves.active_attempts([stage.id for stage in run.stages if stage.state in ACTIVE_STAGE]):
-        if attempt.state == "running":
-            stage = stages[attempt.stage_id]
-            detail = f"{stage.name}: attempt {attempt.number} may still run at {attempt.worker}; it was told to stop"
-            items.append(_item(stage.id, attempt.number, "running_attempt", detail))
-    for stage in run.stages:
-        if stage.state == StageState.NEEDS_RECONCILIATION:
-            detail = f"{stage.name}: what attempt {stage.attempt_number} did outside is unknown"
-            items.append(_item(stage.id, stage.attempt_number, "uncertain_effect", detail))
-        elif stage.state == StageState.WAITING:
-            detail = f"{stage.name}: a decision was being waited for; outside work may depend on it"
-            items.append(_item(stage.id, stage.attempt_number, "open_gate", detail))
-    return items + _open_effects(moves, run)
-
-
-def _open_effects(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
-    """What attempts of the run said they were about to do outside, and never said whether they had."""
-    items = []
-    for stage_id, number, effect_class, step_id, key, external_ref in moves.open_effects(run):
-        names = "".join(f", {name} {value}" for name, value in (("key", key), ("reference", external_ref)) if value)
-        what = " ".join(filter(None, (effect_class.replace("_", " "), step_id)))
-        detail = f"{moves.stages[stage_id].name}: nobody knows whether attempt {number} did {what}{names}"
-        items.append(_item(stage_id, number, "open_effect", detail))
-    return items
-
-
-def _item(stage_id: uuid.UUID, attempt: int, kind: str, detail: str) -> dict[str, Any]:
-    return {"stageId": str(stage_id), "attempt": attempt, "kind": kind, "detail": detail}

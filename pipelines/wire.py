@@ -120,6 +120,12 @@ def job_body(job: Job) -> dict[str, Any]:
     }
     if job.recovery:
         body["recovery"] = job.recovery
+    if job.baseline:
+        body["baseline"] = [
+            {"name": one["name"], "artifactId": one["artifact_id"], "sha256": one["sha256"]} for one in job.baseline
+        ]
+    if job.recipient:
+        body["recipient"] = job.recipient
     if job.checkpoint:
         left = job.checkpoint
         body["checkpoint"] = {

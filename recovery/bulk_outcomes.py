@@ -19,7 +19,7 @@ from recovery.states import BulkItemState, Disposition
 NO_CHANGE = "no_op"
 # it stands otherwise by its turn: the verb has nothing to do there
 PASSED_BY = frozenset({"execution_state_invalid", "stage_state_invalid", "deadline_exceeded", "not_found"})
-# a right, a verdict or a rule says no
+# a right, a verdict, a rule or a limit says no
 FORBIDDEN = frozenset(
     {
         "permission_denied",
@@ -28,6 +28,9 @@ FORBIDDEN = frozenset(
         "gate_denied",
         "needs_reconciliation",
         "approval_stale",
+        "attempts_exhausted",
+        "budget_exhausted",
+        "definition_changed",
     }
 )
 

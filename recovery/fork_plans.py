@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pipelines import budgets
+from pipelines.budgets import Charged
+from pipelines.moves import IMPORT
 from pipelines.states import COMMITTED_EFFECT, EffectState, StageState
+from recovery import revisions
 from recovery.dispositions import EffectFact, Reason, judge, undeclared
 from recovery.fork_world import ForkWorld
 from recovery.plans import Asked, Difference, Line, Plan, may_repeat
@@ -32,11 +36,16 @@ def plan_fork(world: ForkWorld, asked: Asked) -> Plan:
     """The plan of a rerun or replay; who must agree to it is not said yet.
 
     A rerun keeps what the checkpoint says is done and runs X, all its descendants, and whatever else was not done; a
-    replay keeps nothing.
+    replay keeps nothing. Either has a budget of its own, by the limits of the release that will run. Refused with
+    `budget_exhausted` or `attempts_exhausted`: a rerun when all revisions are used, and a release whose limits have no
+    room for the stages that would begin.
     """
+    if world.start:
+        revisions.check(world.source)
     names = world.will_be.names
     kept = [name for name in names if name in world.done]
     again = [name for name in names if name not in world.done]
+    _check_limits(world, again)
     facts, reasons = judged(world, again)
     unseen = [_fact(world, reason.stage) for reason in reasons]
     return Plan(
@@ -56,6 +65,23 @@ def plan_fork(world: ForkWorld, asked: Asked) -> Plan:
         blackout=world.source.blackout,
         lane=world.source.lane if world.is_held else None,
     )
+
+
+def _check_limits(world: ForkWorld, again: Iterable[str]) -> None:
+    """What would begin at once is admitted together, as settling does it, or the fork is refused."""
+    limits = world.will_be.limits
+    told = [(name, world.will_be.stage(name) or {}) for name in again if not _waits_for(world, name)]
+    at_once = [
+        (name, limits.allowance(stage.get("options") or {}))
+        for name, stage in told
+        if (stage.get("approval") or {}).get("when") != "before"
+    ]
+    if shortage := budgets.of_run(limits, Charged(), (), at_once):
+        raise shortage.refusal("a release with larger limits is needed")
+
+
+def _waits_for(world: ForkWorld, name: str) -> list[str]:
+    return [one for one in world.will_be.needs(name) if one not in world.done]
 
 
 def judged(world: ForkWorld, again: Iterable[str]) -> tuple[list[EffectFact], list[Reason]]:
@@ -134,7 +160,7 @@ def _kept(world: ForkWorld, name: str) -> Line:
 
 def _again(world: ForkWorld, name: str) -> Line:
     fact = _fact(world, name)
-    waiting = [one for one in world.will_be.needs(name) if one not in world.done]
+    waiting = _waits_for(world, name)
     stage = world.will_be.stage(name) or {}
     if waiting:
         to, why = StageState.PENDING, f"once {', '.join(waiting)} {'lets' if len(waiting) == 1 else 'let'} it go on"
@@ -142,6 +168,8 @@ def _again(world: ForkWorld, name: str) -> Line:
         to, why = StageState.PENDING, "once its lane lets the run in"
     elif (stage.get("approval") or {}).get("when") == "before":
         to, why = StageState.WAITING, "its gate opens anew"
+    elif stage.get("mode") == IMPORT:
+        to, why = StageState.WAITING, "its answer is awaited from elsewhere"
     else:
         to, why = StageState.READY, "runs at once"
     if fact is None:

@@ -18,6 +18,7 @@ from pipelines.checkpoint_reading import Covering, Done, HandlerState
 from pipelines.creation import from_definition
 from pipelines.errors import Refusal
 from pipelines.graph import GraphError, descendants, resolve_dependencies
+from pipelines.limits import Limits
 from pipelines.models import Release, Run
 from pipelines.releases import release_in_force
 from pipelines.states import ReleaseStatus
@@ -29,11 +30,13 @@ from recovery.world import World
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The stages of a release, in the words of the engine, in graph order; `depends_on` holds positions."""
+    """The stages of a release, in the words of the engine, in graph order; `depends_on` holds positions. `limits` are
+    those of its runs."""
 
     release_id: uuid.UUID
     stages: tuple[Mapping[str, Any], ...]
     depends_on: tuple[tuple[int, ...], ...]
+    limits: Limits = field(default_factory=Limits)
 
     @classmethod
     def of(cls, release_id: uuid.UUID, definition: Mapping[str, Any]) -> Shape:
@@ -42,7 +45,8 @@ class Shape:
             needed = resolve_dependencies([one["name"] for one in stages], [one["depends_on"] for one in stages])
         except GraphError as error:
             raise Refusal("definition_changed", f"the release cannot run: {error}") from error
-        return cls(release_id, tuple(stages), tuple(tuple(one) for one in needed))
+        limits = Limits.of(definition.get("limits"))
+        return cls(release_id, tuple(stages), tuple(tuple(one) for one in needed), limits)
 
     @property
     def names(self) -> list[str]:

@@ -10,6 +10,7 @@ A request leaves one audit event: with the run, or with why there is none. Serve
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,13 +21,13 @@ from django.db import InterfaceError, OperationalError, transaction
 
 from approvals import requests
 from approvals.rules import Requirement
-from pipelines import audit, context, lanes
+from pipelines import audit, baselines, context, lanes
 from pipelines.access import FORK, FORK_PROTECTED, Actor
 from pipelines.audit import DENIED, NO_OP, Entry, audited
 from pipelines.creation import Draft, Origin, Place, insert_runs, stage_row
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
-from pipelines.models import Environment, Event, Run
+from pipelines.models import Environment, Event, Release, Run
 from pipelines.moves import IllegalMove, Moves
 from pipelines.sql import execute, recordset
 from pipelines.states import CheckpointMoment
@@ -338,6 +339,7 @@ def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
 
 
 def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[str, Any]]) -> Draft:
+    limits = world.will_be.limits
     assert operation.target is not None  # noqa: S101 - a reserved operation has one
     return Draft(
         id=operation.target,
@@ -350,7 +352,7 @@ def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[
         keywords=source.keywords,
         words=source.name,
         trace={name: getattr(source, name) for name in ("trace_id", "traceparent", "tracestate")},
-        deadline_seconds=_seconds_given(source),
+        deadline_seconds=limits.deadline_seconds or _seconds_given(source),
         user_id=operation.requested_by_id,
         recovered_from=source.id,
         origin=_origin(source, world),
@@ -361,6 +363,14 @@ def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[
             "checkpoint_id": str(world.checkpoint_id) if world.checkpoint_id else None,
             "frozen_input": bool(operation.request.get("freeze_release")),
         },
+        limits=limits,
+        baseline=baselines.anew(
+            source.baseline,
+            json.loads(Release.objects.values_list("definition", flat=True).get(id=world.will_be.release_id)),
+            workspace_id=source.workspace_id,
+            application_id=source.application_id,
+            environment_id=source.environment_id,
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
@@ -22,8 +22,9 @@ from typing import Any
 import rfc8785
 
 from approvals.rules import roles_from
-from pipelines import blackouts
+from pipelines import blackouts, budgets, pinned
 from pipelines.blackouts import Active
+from pipelines.budgets import Shortage
 from pipelines.errors import Refusal
 from pipelines.lanes import Room
 from pipelines.states import (
@@ -45,6 +46,7 @@ from pipelines.states import (
     what_is_due,
 )
 from pipelines.transitions import check_verb
+from recovery import revisions
 from recovery.dispositions import EffectFact, Verdict, denied_gate, judge, undeclared
 from recovery.states import Disposition, OperationKind, Outcome
 from recovery.world import StageFact, World
@@ -265,13 +267,16 @@ def check_blackout(plan: Plan) -> None:
 
 
 def plan_retry(world: World, asked: Asked) -> Plan:
-    """A new epoch of one stage, alone or with everything behind it (P65–P68, R11–R13, F34, F51, F58).
+    """A new epoch of one stage, alone or with everything behind it (P65–P68, R11–R13, R25–R29, F34, F51, F58).
 
     Choices: `scope`, `input` (None: its own), `acknowledge_effects`. Refused: a run that is cancelled or past its
-    deadline, a stage to be reconciled, a denied gate, an active stage, and a reason missing for one that did not fail.
+    deadline, a stage to be reconciled, a denied gate, an active stage, a reason missing for one that did not fail, and
+    whatever the run's limits have no room for, all of it together (`attempts_exhausted`, `budget_exhausted`).
     """
     stage = world.stage(asked.stage_id)
     _check_retry(world, stage, asked.reason)
+    if asked.choices["scope"] == AND_DOWNSTREAM or asked.choices["input"] is not None:
+        revisions.check(world)
     behind = world.behind(stage)
     again = [stage]
     if asked.choices["scope"] == AND_DOWNSTREAM:
@@ -287,6 +292,7 @@ def plan_retry(world: World, asked: Asked) -> Plan:
             # what waits for a turn, a dependency or a gate goes back to pending, and settling moves it on from there
             at_once = one is stage and not sketch.held and sketch.may_begin(stage) and not stage.has_gate_before
             sketch.begin_epoch(one, "retry" if at_once else "rewind")
+        _check_limits(sketch, again, "skip it, or rerun on a release with larger limits")
 
     sketch = _reopened(world, walk)
     waits = f"once {stage.name} is completed"
@@ -315,6 +321,7 @@ def plan_skip(world: World, asked: Asked) -> Plan:
     """
     stage = world.stage(asked.stage_id)
     _check_open(world, "skipped")
+    _check_pinned(world)
     _check_gate(stage)
     if stage.state not in STAGE_MOVES["skip"]:
         raise Refusal("stage_state_invalid", f"a stage that is {stage.state} cannot be skipped")
@@ -361,6 +368,7 @@ def plan_pause(world: World, asked: Asked) -> Plan:
 def plan_resume(world: World, asked: Asked) -> Plan:
     """A paused run goes on where its stages stand; none is reset (P63, P64)."""
     check_verb(world, "resume", world.now)
+    _check_pinned(world)
     sketch = Sketch(world)
     sketch.settle()
     return _in_place(world, asked, sketch, [], {})
@@ -370,7 +378,8 @@ def plan_reconcile(world: World, asked: Asked) -> Plan:
     """What was found out about one effect, which moves no stage, or about a stage that waits for it (R13, F62).
 
     Choices: `effect_id` or None, `outcome`, and what is kept with it. A stage is refused while an effect of it is open,
-    and as absent while one of its present epoch is committed (`needs_reconciliation`).
+    and as absent while one of its present epoch is committed (`needs_reconciliation`), or where the run's limits admit
+    no other attempt (`attempts_exhausted`, `budget_exhausted`).
     """
     stage, outcome = world.stage(asked.stage_id), asked.choices["outcome"]
     if asked.choices["effect_id"] is not None:
@@ -384,6 +393,9 @@ def plan_reconcile(world: World, asked: Asked) -> Plan:
     sketch = Sketch(world)
     is_offered = outcome == Outcome.COMMITTED and stage.has_gate_after
     sketch.move(stage, OFFERING if is_offered else RECONCILING[outcome])
+    if outcome == Outcome.ABSENT:
+        _check_pinned(world)
+        _check_limits(sketch, [stage], "skip the stage, or tell it as committed")
     sketch.settle()
     told = {one.name: f"waits for {stage.name}" for one in world.behind(stage)}
     decided = "; its gate decides about the output" if is_offered else ""
@@ -449,13 +461,14 @@ def may_repeat(effects: Iterable[EffectFact], again: Iterable[StageFact]) -> tup
 
 @dataclass(slots=True)
 class _Draft:
-    """A stage of a sketch; `action` is the first move that was made of it."""
+    """A stage of a sketch; `action` is the first move that was made of it, `short` why it may not be dispatched."""
 
     fact: StageFact
     state: StageState
     epoch: int
     stale: bool
     action: str = ""
+    short: str = ""
 
     @property
     def run_next_if_failed(self) -> bool:
@@ -472,6 +485,8 @@ class Sketch:
     def __init__(self, world: World, *, held: bool = False) -> None:
         self.drafts = {one.position: _Draft(one, one.state, one.epoch, one.stale) for one in world.stages}
         self.held = held or world.held  # nothing in it begins
+        self._limits, self._spent = world.limits, world.spent
+        self._admitted = {one.position for one in world.stages if one.state in budgets.RESERVING}
 
     def move(self, stage: StageFact, action: str) -> None:
         draft = self.drafts[stage.position]
@@ -489,10 +504,25 @@ class Sketch:
     def may_begin(self, stage: StageFact) -> bool:
         return all(lets_go_on(self.drafts[position]) for position in stage.depends_on)
 
+    def shortage(self, again: Iterable[StageFact]) -> Shortage | None:
+        """Why these stages may not all be done again beside what is reserved, as the sketch stands."""
+        stages = [self.drafts[stage.position] for stage in again]
+        short = (budgets.of_stage(self._limits, one.fact.name, one.fact.begun) for one in stages)
+        return next((found for found in short if found), None) or self._of_run(stages)
+
     def settle(self) -> None:
-        """As `Moves.settle` does it."""
+        """As `Moves.settle` does it: what may go on does, and fails where the limits have no room for it."""
         if self.held:
             return
+        while True:
+            self._advance()
+            if not self._exhaust():
+                break
+        for draft in self.drafts.values():
+            if draft.state == StageState.READY and draft.fact.awaits_import:
+                draft.state = StageState.WAITING  # for an answer from elsewhere
+
+    def _advance(self) -> None:
         for draft in self.drafts.values():
             due = what_is_due(draft, self.drafts)
             if due == "wait":
@@ -507,6 +537,35 @@ class Sketch:
     def goes_on(self) -> bool:
         """Whether something in it is under way, or may be handed out."""
         return any(draft.state not in {*TERMINAL_STAGE, StageState.PENDING} for draft in self.drafts.values())
+
+    def _exhaust(self) -> bool:
+        self._admitted = {one for one in self._admitted if self.drafts[one].state in budgets.RESERVING}
+        batch = [
+            draft
+            for position, draft in self.drafts.items()
+            if draft.state in CLAIMABLE_STAGE and position not in self._admitted
+        ]
+        if not batch:
+            return False
+        short = [(one, budgets.of_stage(self._limits, one.fact.name, one.fact.begun)) for one in batch]
+        refused = [(one, found) for one, found in short if found]
+        if not refused and (found := self._of_run(batch)):
+            refused = [(one, found) for one in batch]
+        if not refused:
+            self._admitted |= {one.fact.position for one in batch}
+        for draft, found in refused:
+            draft.state, draft.short = StageState.FAILED, found.message
+        return bool(refused)
+
+    def _of_run(self, batch: Sequence[_Draft]) -> Shortage | None:
+        asking = {one.fact.position for one in batch}
+        held = [
+            draft.fact.allowance
+            for position, draft in self.drafts.items()
+            if position in self._admitted - asking and draft.state in budgets.RESERVING
+        ]
+        told = [(one.fact.name, one.fact.allowance) for one in batch]
+        return budgets.of_run(self._limits, self._spent, held, told)
 
     @staticmethod
     def _asks_first(draft: _Draft) -> bool:
@@ -542,7 +601,7 @@ def _in_place(
     for stage in world.stages:
         draft = sketch.drafts[stage.position]
         moved = (draft.state, draft.epoch, draft.stale, draft.action) != (stage.state, stage.epoch, stage.stale, "")
-        why = told.get(stage.name, "")
+        why = draft.short or told.get(stage.name, "")
         if draft.epoch != stage.epoch:
             run_again.append(_line(stage, f"begins epoch {draft.epoch}; its counters start anew", draft))
         elif moved or (stage.name in told and stage.state not in TERMINAL_STAGE):
@@ -609,6 +668,8 @@ def _still_outside(world: World) -> list[str]:
     for stage in world.stages:
         if stage.state == StageState.NEEDS_RECONCILIATION:
             told.append(f"{stage.name}: what attempt {stage.attempt_number} did outside is unknown")
+        elif stage.state == StageState.WAITING and stage.awaits_import and not stage.gate:
+            told.append(f"{stage.name}: its answer is no longer awaited; somebody elsewhere may still be at work on it")
         elif stage.state == StageState.WAITING:
             told.append(f"{stage.name}: its decision is no longer asked for; outside work may depend on it")
     return told + _open_effects(world, world.stages)
@@ -631,6 +692,18 @@ def _check_open(world: World, verb: str) -> None:
         raise Refusal("deadline_exceeded", detail, extra={"instead": "fork"})
 
 
+def _check_pinned(world: World) -> None:
+    """Refuses what would let a run go on that no longer stands on its definition or baseline (R16, R17)."""
+    if world.changed:
+        raise pinned.refusal(list(world.changed))
+
+
+def _check_limits(sketch: Sketch, again: list[StageFact], instead: str) -> None:
+    """Refuses what the limits of the run have no room for, before anything is changed."""
+    if shortage := sketch.shortage(again):
+        raise shortage.refusal(instead)
+
+
 def _check_gate(stage: StageFact) -> None:
     if stage.gate_denied:
         reason = denied_gate(stage.name)
@@ -640,6 +713,7 @@ def _check_gate(stage: StageFact) -> None:
 
 def _check_retry(world: World, stage: StageFact, reason: str) -> None:
     _check_open(world, "retried")
+    _check_pinned(world)
     if stage.state == StageState.NEEDS_RECONCILIATION:
         raise Refusal("needs_reconciliation", f"what {stage.name} did outside is unknown: reconcile it first")
     _check_gate(stage)

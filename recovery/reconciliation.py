@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pipelines.access import RESOLVE, Actor
+from pipelines.aftermath import settle_with_effect
 from pipelines.effects import Identity, event_data
 from pipelines.errors import Refusal
 from pipelines.models import Effect, Run, Stage
@@ -70,7 +71,7 @@ def reconcile_effect(
     unknown, or still declared by an attempt that ended → reconciled_committed, reconciled_absent, contradicted. One
     that is settled keeps its state: the finding confirms or contradicts it. No stage moves; of a cancelled run too.
     Refused: an effect of an attempt that still runs (`stage_state_invalid`); committed, outside, without a key
-    (`effect_key_required`).
+    (`effect_key_required`). What a cancel listed of it is settled by it.
     """
 
     def carry_out(moves: Moves, run: RunRow, asked: Asked, plan: Plan) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def reconcile_effect(
                 _move_effect(moves, stage, found, action, finding.note)
         evidence = None if finding.evidence is None else keep(found, finding.evidence, actor)[0]
         kept = _keep(stage, found, finding, evidence, actor)
+        settle_with_effect(moves, run, found, finding.note, actor)
         moves.save()
         return {**_told(run, stage, kept), "effect_id": str(found.id), "effect_state": found.state}
 

@@ -9,6 +9,7 @@ from drf_spectacular.utils import PolymorphicProxySerializer
 
 from pipelines.api.operations_serializers import HUGE, time
 from pipelines.api.shapes import AnyJson, Flag, Identifier, JsonObject, ListOf, Moment, OneOf, Shape, Text, Whole
+from pipelines.models import ReconciliationKind
 from pipelines.states import DeadLetterState, EffectClass, RunStatus, StageState
 from recovery.models import Operation
 from recovery.operations import Done
@@ -208,10 +209,16 @@ class LetterVerbAnswer(VerbAnswer):
 
 
 class StillOutside(Shape):
+    """Something that may still go on outside, and what a person said of it since."""
+
+    item_id = Identifier()
     stage_id = Identifier()
     attempt = Whole(min_value=0, max_value=HUGE)
-    kind = Text()
+    kind = OneOf(ReconciliationKind.values)
     detail = Text()
+    settled_at = Moment(allow_null=True)
+    settled_by = Text(allow_null=True)
+    note = Text(allow_null=True)
 
 
 class CancelAnswer(VerbAnswer):
@@ -243,4 +250,5 @@ def cancel_answer(done: Done) -> dict[str, Any]:
 
 
 def _still_outside(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {("stage_id" if name == "stageId" else name): value for name, value in item.items()}
+    spelling = {"itemId": "item_id", "stageId": "stage_id", "settledAt": "settled_at", "settledBy": "settled_by"}
+    return {spelling.get(name, name): value for name, value in item.items()}

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db import transaction
+
 from approvals.rules import Requirement, Rule
+from pipelines import pinned
 from pipelines.access import CANCEL, RECOVER, STEER, Actor
 from pipelines.audit import NO_OP, Entry, audited, standing
 from pipelines.errors import Refusal
@@ -112,9 +115,19 @@ def perform(asked: Asked, *, actor: Actor, key: str = "", plan_digest: str = "",
     `verb` says how, where it is none of `VERBS`. Refused without a trace but the audit event: a state that the verb
     does not take, what a blackout holds back (`blackout_active`), and `plan_changed`. A verdict that holds it back is
     kept, and answered as `operator_review_required` or `recovery_denied` (I11). What others must agree to first is kept
-    too, and answered as `awaiting_approval`.
+    too, and answered as `awaiting_approval`. A run that no longer stands on what it pinned (`definition_changed`) is
+    blocked for good.
     """
-    verb = verb or VERBS[asked.kind]
+    try:
+        return _perform(asked, verb or VERBS[asked.kind], actor=actor, key=key, plan_digest=plan_digest)
+    except Refusal as refused:
+        if refused.code == "definition_changed":
+            with transaction.atomic():
+                pinned.stop_changed([asked.run_id])
+        raise
+
+
+def _perform(asked: Asked, verb: Verb, *, actor: Actor, key: str, plan_digest: str) -> Done:
     with audited(
         actor, verb.action, run=asked.run_id, stage=asked.stage_id, reason=asked.reason, **told(asked)
     ) as entry:

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any
 
-from pipelines import blackouts, lanes
+from pipelines import blackouts, lanes, pinned
 from pipelines.blackouts import Active
+from pipelines.budgets import Charged
 from pipelines.errors import Refusal
 from pipelines.graph import descendants
 from pipelines.lanes import Room
-from pipelines.moves import HasEnd
+from pipelines.limits import Limits
+from pipelines.moves import HasEnd, limits_of
 from pipelines.signing import Envelope
 from pipelines.sql import query
 from pipelines.states import TERMINAL_RUN, DeadLetterState, RunStatus, StageState
-from recovery import sealing
+from recovery import revisions, sealing
 from recovery.dispositions import EffectFact
 
 
@@ -46,6 +48,9 @@ class StageFact:
     gate_denied: bool = False
     gate_approved: bool = False  # before its work
     has_gate_after: bool = False
+    awaits_import: bool = False  # its answer is made elsewhere
+    allowance: int = 0  # the bytes of output that each of its attempts is charged
+    begun: int = 0  # how many attempts of it have begun, in all epochs
 
     @property
     def is_gated(self) -> bool:
@@ -99,6 +104,10 @@ class World(HasEnd):
     letters: tuple[LetterFact, ...] = ()
     effects: tuple[EffectFact, ...] = ()
     blackout: Active | None = None  # what holds where the run is
+    limits: Limits = field(default_factory=Limits)
+    spent: Charged = field(default_factory=Charged)  # by all attempts and artifacts so far
+    revisions: int = 0  # of it and of what it was forked from
+    changed: Sequence[dict[str, Any]] = ()  # what is no longer as the run pinned it
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
         return next(stage for stage in self.stages if stage.id == stage_id)
@@ -131,12 +140,17 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
     wanted = list(run_ids)
     rows = query(
         "SELECT r.id, r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
-        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.lane_id, r.environment_id, r.trigger_id"
+        " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.limits::text,"
+        " (SELECT coalesce(sum(a.size), 0)::bigint FROM pipelines_artifact a WHERE a.run_id = r.id),"
+        " r.lane_id, r.environment_id, r.trigger_id"
         " FROM pipelines_run r JOIN pipelines_environment e ON e.id = r.environment_id"
         " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = ANY(%s)",
         [wanted],
     )
-    stages, attempts, letters = _stages(wanted), _attempts(wanted), _letters(wanted)
+    limits = {row[0]: limits_of(row[12]) for row in rows}
+    stages, spent = _stages([row[0] for row in rows], limits)
+    attempts, letters = _attempts(wanted), _letters(wanted)
+    revised, changed = revisions.used(wanted), pinned.found(wanted)
     happened: dict[uuid.UUID, tuple[EffectFact, ...]] = {}
     for workspace in {row[3] for row in rows}:
         happened |= effects_of_runs([row[0] for row in rows if row[3] == workspace], workspace)
@@ -144,7 +158,8 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
     active, room_of = cache(blackouts.active), cache(lanes.room_of)
     found = {}
     for run_id, status, now, workspace_id, environment, protected, release_id, paused, held, *rest in rows:
-        deadline_at, failure_code, slug, lane_id, *place = rest
+        deadline_at, failure_code, slug, _, of_artifacts, lane_id, *place = rest
+        spent[run_id].bytes += of_artifacts
         found[run_id] = World(
             run_id=run_id,
             status=RunStatus(status),
@@ -164,6 +179,10 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
             letters=tuple(letters.get(run_id, ())),
             effects=happened.get(run_id, ()),
             blackout=active(workspace_id, *place),
+            limits=limits[run_id],
+            spent=spent[run_id],
+            revisions=revised.get(run_id, 0),
+            changed=changed.get(run_id, ()),
         )
     return found
 
@@ -231,7 +250,10 @@ def _by_effect(sql: str, effect_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[Se
     return found
 
 
-def _stages(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[StageFact]]:
+def _stages(
+    run_ids: list[uuid.UUID], limits: Mapping[uuid.UUID, Limits]
+) -> tuple[dict[uuid.UUID, list[StageFact]], dict[uuid.UUID, Charged]]:
+    """The stages by run, and what their attempts are charged together."""
     rows = query(
         "SELECT s.run_id, s.id, s.position, s.name, s.state, s.depends_on, s.run_next_if_failed, s.effect_mode,"
         " s.effect_protocol, coalesce(s.approval->>'when' = 'before', false), s.epoch, s.attempt_number,"
@@ -241,15 +263,22 @@ def _stages(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[StageFact]]:
         " AND g.state = 'rejected'),"
         " EXISTS (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.epoch = s.epoch"
         " AND g.state = 'approved' AND g.moment = 'before'),"
-        " coalesce(s.approval->>'when' = 'after', false)"
-        " FROM pipelines_stage s WHERE s.run_id = ANY(%s) ORDER BY s.run_id, s.position",
+        " coalesce(s.approval->>'when' = 'after', false), s.mode = 'import', (s.options->>'max_output_bytes')::bigint,"
+        " charged.begun, charged.bytes FROM pipelines_stage s CROSS JOIN LATERAL (SELECT count(*) AS begun,"
+        " coalesce(sum(a.reserved), 0)::bigint AS bytes FROM pipelines_attempt a"
+        " WHERE a.stage_id = s.id AND a.started_at IS NOT NULL) charged"
+        " WHERE s.run_id = ANY(%s) ORDER BY s.run_id, s.position",
         [run_ids],
     )
     found: dict[uuid.UUID, list[StageFact]] = {}
-    for run_id, stage_id, position, name, state, depends_on, *rest in rows:
-        fact = StageFact(stage_id, position, name, StageState(state), tuple(depends_on), *rest)
+    spent = {run_id: Charged() for run_id in run_ids}
+    for run_id, stage_id, position, name, state, depends_on, *rest, most, begun, charged in rows:
+        told = (*rest, limits[run_id].allowance({"max_output_bytes": most}), begun)
+        fact = StageFact(stage_id, position, name, StageState(state), tuple(depends_on), *told)
         found.setdefault(run_id, []).append(fact)
-    return found
+        spent[run_id].attempts += begun
+        spent[run_id].bytes += charged
+    return found, spent
 
 
 def _attempts(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[AttemptFact]]:

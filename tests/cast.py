@@ -34,6 +34,7 @@ from pipelines.models import (
     WorkerSession,
     Workspace,
 )
+from pipelines.recipients import keys_of
 from pipelines.wake import Queue
 from pipelines.wire import job_body
 from tests.factories import ApplicationFactory, UserFactory, WorkspaceFactory
@@ -188,7 +189,9 @@ def stage_of(stage: str | Mapping[str, Any]) -> dict[str, Any]:
 class Hand:
     """A worker session that works through the engine, without HTTP."""
 
-    def __init__(self, place: Place, name: str, handlers: Sequence[str]) -> None:
+    def __init__(
+        self, place: Place, name: str, handlers: Sequence[str], recipients: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         self.handlers = list(handlers)
         session = WorkerSession.objects.create(
             id=new_id(),
@@ -196,8 +199,11 @@ class Hand:
             environment_id=place.environment_id,
             worker_name=name,
             handlers=self.handlers,
+            recipients=list(recipients),
         )
-        self.holder = leases.Holder(session.id, place.application_id, place.environment_id, name)
+        self.holder = leases.Holder(
+            session.id, place.application_id, place.environment_id, name, sends_to=keys_of(recipients)
+        )
         self._queues = [Queue(place.application_id, place.environment_id, handler) for handler in self.handlers]
 
     def pull(self, limit: int = 1, *, acquire: bool = True) -> list[Job]:
@@ -240,8 +246,8 @@ def hand(place: Place) -> Hand:
 
 @pytest.fixture
 def new_hand(place: Place) -> Callable[..., Hand]:
-    """More workers: new_hand("hand-2", "Handler", "OtherHandler")."""
-    return lambda name, *handlers: Hand(place, name, handlers or ("Handler",))
+    """More workers: new_hand("hand-2", "Handler", "OtherHandler", recipients=[{"handler": "Handler", …}])."""
+    return lambda name, *handlers, recipients=(): Hand(place, name, handlers or ("Handler",), recipients)
 
 
 class Worker(Api):

@@ -118,6 +118,7 @@ def _intent(body: dict[str, Any]) -> Intent:
         keywords=body["keywords"],
         deadline_seconds=body.get("deadline_seconds"),
         limits=body.get("limits") or {},
+        baseline=body.get("baseline") or (),
         trace=trace,
     )
 

@@ -5,6 +5,7 @@ One query each; a person who is logged in needs the session's own besides.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from rest_framework.authentication import BaseAuthentication, CSRFCheck
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from pipelines import keys
+from pipelines import keys, recipients
 from pipelines.access import Actor
 from pipelines.creation import Place
 from pipelines.errors import Refusal
@@ -64,7 +65,7 @@ def worker_caller(request: HttpRequest) -> WorkerCaller:
         raise Refusal("unauthorized", NO_KEY)
     rows = query(
         "SELECT k.id, k.scope, a.id, a.name, e.id, e.slug, a.workspace_id, w.id, w.worker_name, w.state, w.handlers,"
-        " w.application_id = a.id AND w.environment_id = e.id,"
+        " w.recipients::text, w.application_id = a.id AND w.environment_id = e.id,"
         " w.last_seen_at < recourse_now() - make_interval(secs => %s)"
         " FROM pipelines_apikey k JOIN pipelines_application a ON a.id = k.application_id"
         " JOIN pipelines_environment e ON e.id = k.environment_id"
@@ -76,13 +77,14 @@ def worker_caller(request: HttpRequest) -> WorkerCaller:
         raise Refusal("unauthorized", NO_KEY)
     key = KeyHolder(*rows[0][:7])
     _refuse_runtime(key)
-    session_id, worker, state, handlers, is_own, seen_long_ago = rows[0][7:]
+    session_id, worker, state, handlers, sends, is_own, seen_long_ago = rows[0][7:]
     if session_id is None or not is_own or state == SessionState.REVOKED:
         raise Refusal("unauthorized", NO_SESSION)
     if seen_long_ago:
         execute("UPDATE pipelines_workersession SET last_seen_at = recourse_now() WHERE id = %s", [session_id])
     is_draining = state == SessionState.DRAINING
-    holder = Holder(session_id, key.application_id, key.environment_id, worker, is_draining, key.key_id)
+    sends_to = recipients.keys_of(json.loads(sends)) if sends != "[]" else ()
+    holder = Holder(session_id, key.application_id, key.environment_id, worker, is_draining, key.key_id, sends_to)
     return WorkerCaller(key, holder, handlers)
 
 

@@ -284,6 +284,23 @@ class ActivateRelease(OperationsEndpoint):
         return answer(wire.release_view(_find_release(call.actor, call.target.id)))
 
 
+class ReviewRelease(OperationsEndpoint):
+    """A person's word that a release may send to whom it names; never of who registered it (R41)."""
+
+    access = {"POST": RELEASE}
+    bodies = {"POST": Verb}
+    actions = {"POST": "release.review"}
+
+    def find(self, actor: Actor, **ids: uuid.UUID) -> Release:
+        return _find_release(actor, ids["release_id"])
+
+    @extend_schema(request=Verb, responses=wire.ReleaseView)
+    def post(self, call: Call) -> HttpResponse:
+        _ = call.key  # as for activating: reviewing again changes nothing
+        releases.review_release(call.target.id, actor=call.actor, reason=call.reason)
+        return answer(wire.release_view(_find_release(call.actor, call.target.id)))
+
+
 class Policies(OperationsEndpoint):
     """The rules that target stages and outrank their own options."""
 
@@ -385,6 +402,7 @@ urlpatterns = [
     path("releases", Releases.as_view()),
     path("releases/<str:release_id>", OneRelease.as_view()),
     path("releases/<str:release_id>/activate", ActivateRelease.as_view()),
+    path("releases/<str:release_id>/review", ReviewRelease.as_view()),
     path("policies", Policies.as_view()),
     path("policies/<str:policy_id>", OnePolicy.as_view()),
     path("audit-events", AuditEvents.as_view()),

@@ -261,6 +261,15 @@ class ContextItemView(WordView):
     is_sensitive = Flag()
 
 
+class ChangedView(Shape):
+    """Something that a run pinned and that is another one by now."""
+
+    what = Text(help_text="definition or baseline")
+    name = Text(blank=True)
+    pinned = Text()
+    found = Text()
+
+
 class ExecutionView(ExecutionItem):
     """`draining`: attempts that still run in a run that is pausing; it is paused when there is none."""
 
@@ -270,6 +279,7 @@ class ExecutionView(ExecutionItem):
     keywords = ListOf(child=WordView())
     trace_id = Text(allow_null=True)
     started_by = Text(allow_null=True)
+    definition_changed = ListOf(child=ChangedView())
 
 
 def execution_item(run: Run) -> dict[str, Any]:
@@ -330,6 +340,7 @@ def execution_view(run: Run, draining: int) -> dict[str, Any]:
         "keywords": run.keywords,
         "trace_id": run.trace_id or None,
         "started_by": run.started_by.get_username() if run.started_by else None,
+        "definition_changed": run.changed or [],
     }
 
 
@@ -603,6 +614,15 @@ def pipeline_view(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
+class MaterialChange(Shape):
+    """What a release sends to others, or on other terms, than what was in force."""
+
+    stage = Text()
+    what = Text(help_text="organisation, service, billing, retention, added, removed or order")
+    before = Text(blank=True)
+    after = Text(blank=True)
+
+
 class ReleaseView(Shape):
     id = Identifier()
     pipeline = Text()
@@ -611,6 +631,9 @@ class ReleaseView(Shape):
     status = OneOf(ReleaseStatus.values)
     created_at = Moment()
     activated_at = Moment(allow_null=True)
+    needs_review = Flag()
+    changes = ListOf(child=MaterialChange())
+    reviewed_at = Moment(allow_null=True)
 
 
 class WholeRelease(ReleaseView):
@@ -626,6 +649,9 @@ def release_view(release: Release) -> dict[str, Any]:
         "status": release.status,
         "created_at": time(release.created_at),
         "activated_at": time(release.activated_at),
+        "needs_review": release.needs_review,
+        "changes": release.material_changes or [],
+        "reviewed_at": time(release.reviewed_at),
     }
 
 

@@ -10,6 +10,7 @@ import random
 import select
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -45,7 +46,8 @@ def pull(
         return jobs
     try:
         with listener.subscribed(queues, limit=settings.RECOURSE_WAITING_PULLS) as waiter:
-            return _wait(waiter, lambda: claim(holder, queues, limit=limit, acquire=acquire), queues, seconds, gone)
+            look = partial(claim, holder, queues, limit=limit, acquire=acquire)
+            return _wait(waiter, look, lambda: next_due(queues, holder.sends_to), seconds, gone)
     except Full:
         raise Busy from None
 
@@ -60,7 +62,7 @@ def hung_up(socket: Any) -> Gone:
 
 
 def _wait(
-    waiter: Waiter, look: Callable[[], list[Job]], queues: Sequence[Queue], seconds: float, gone: Gone
+    waiter: Waiter, look: Callable[[], list[Job]], when: Callable[[], float | None], seconds: float, gone: Gone
 ) -> list[Job]:
     ends, missed = time.monotonic() + seconds, 0
     while not listener.closing and not gone():
@@ -68,7 +70,7 @@ def _wait(
         left = ends - time.monotonic()
         if jobs or left <= 0:
             return jobs
-        due = next_due(queues)
+        due = when()
         if due is not None and due <= 0:
             # due, but others are changing those rows: they commit soon, and need not tell when they leave them alone
             pause = min(FIRST_MISS * 2**missed, LONGEST_MISS) * random.uniform(0.5, 1.5)  # noqa: S311

@@ -28,7 +28,7 @@ from pipelines.api.shapes import (
 )
 from pipelines.effects import FIRST_WORD, MOST_EFFECTS
 from pipelines.limits import LARGEST_OUTPUT, MIB, MOST_ATTEMPTS, MOST_BYTES, TEN_YEARS
-from pipelines.models import GateMoment, Role
+from pipelines.models import GateMoment, ReconciliationKind, Role
 from pipelines.models.runs import EffectMode, EffectProtocol, StageMode
 from pipelines.postures import MOST_SIDE_EFFECTS, Left
 from pipelines.states import EffectClass, EffectState, RunStatus, StageState
@@ -38,6 +38,8 @@ HANDLER = 300
 INPUT_BYTES = 256 * 1024
 MOST_STAGES = 100
 MOST_RECIPIENTS = 10
+MOST_BASELINES = 20
+MOST_SENDINGS = 200  # of a worker session, over all its handlers
 MOST_PAIRS = 100
 MOST_RESULTS = 200
 MOST_JOBS = 200
@@ -115,10 +117,10 @@ class CamelBounds(Bounds):
 class Recipient(Shape):
     """To whom a stage's adapter may send: whose it is, what runs there, who pays by which route, what is kept (R40)."""
 
-    organisation = Text(max_length=NAME, control=False)
-    service = Text(max_length=NAME, control=False)
-    billing = Text(max_length=NAME, control=False, blank=True, default="")
-    retention = Text(max_length=NAME, control=False, blank=True, default="")
+    organisation = Text(max_length=NAME, trim=True, control=False)
+    service = Text(max_length=NAME, trim=True, control=False)
+    billing = Text(max_length=NAME, trim=True, control=False, blank=True, default="")
+    retention = Text(max_length=NAME, trim=True, control=False, blank=True, default="")
 
 
 class StageIntent(Camel):
@@ -166,6 +168,19 @@ class Keyword(Camel):
     value = Text(blank=True, max_length=NAME)
 
 
+class BaselineOf(Camel):
+    """An artifact that a run builds on, by the name under which its stages know it."""
+
+    name = Text(max_length=NAME, control=False)
+    artifact_id = Identifier()
+
+
+def named_twice(baseline: Sequence[Mapping[str, Any]]) -> Problems:
+    """Each name of a baseline once."""
+    names = [one["name"] for one in baseline]
+    return [(f"baseline[{at}].name", "is named twice") for at, name in enumerate(names) if name in names[:at]]
+
+
 class RunIntent(Camel):
     """What is to be run: inline `stages`, or a managed `pipeline` with `input`."""
 
@@ -181,9 +196,12 @@ class RunIntent(Camel):
     tracestate = Text(blank=True, max_length=512, required=False)
     deadline_seconds = Whole(min_value=1, max_value=TEN_YEARS, required=False)
     limits = CamelBounds(required=False)
+    baseline = ListOf(child=BaselineOf(), max_length=MOST_BASELINES, required=False)
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
+        if twice := named_twice(clean.get("baseline") or ()):
+            return twice
         if "pipeline" in clean:
             return [("stages", "give stages or a pipeline, not both")] if "stages" in clean else []
         missing = [(name, "this field is required") for name in ("name", "stages") if name not in clean]
@@ -222,6 +240,12 @@ class GateAnswer(Camel):
 # workers
 
 
+class Sending(Recipient):
+    """To whom the adapter of a handler sends."""
+
+    handler = Text(max_length=HANDLER, control=False)
+
+
 class Registration(Camel):
     worker_name = Text(max_length=NAME, control=False)
     supported_handlers = ListOf(child=Text(max_length=HANDLER, control=False), min_length=1, max_length=1_000)
@@ -231,6 +255,17 @@ class Registration(Camel):
     host_name = Text(blank=True, max_length=255, default="")
     pid = Whole(min_value=0, max_value=2**31 - 1, required=False)
     metadata = JsonObject(max_bytes=16 * 1024, default=dict)
+    recipients = ListOf(
+        child=Sending(), max_length=MOST_SENDINGS, default=list, help_text="to whom the adapters of handlers send"
+    )
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        return [
+            (f"recipients[{at}].handler", "is none of supportedHandlers")
+            for at, one in enumerate(clean["recipients"])
+            if one["handler"] not in clean["supported_handlers"]
+        ]
 
 
 class Nothing(Camel):
@@ -485,10 +520,16 @@ class Creation(Camel):
 
 
 class StillOutside(Camel):
+    """Something that may still go on outside, and what a person said of it since."""
+
+    item_id = Identifier()
     stage_id = Identifier()
     attempt = Whole(min_value=0, max_value=2**31)
-    kind = Text()
+    kind = OneOf(ReconciliationKind.values)
     detail = Text()
+    settled_at = Moment(allow_null=True)
+    settled_by = Text(allow_null=True)
+    note = Text(allow_null=True)
 
 
 class Cancellation(Camel):
@@ -551,6 +592,16 @@ class JobCheckpoint(Camel):
     state = AnyJson()
 
 
+class PinnedBaseline(BaselineOf):
+    sha256 = Text()
+
+
+class JobRecipient(Recipient):
+    """To whom the attempt goes: which of those that its stage names, counted from 0."""
+
+    position = Whole(min_value=0, max_value=MOST_RECIPIENTS)
+
+
 class JobView(Camel):
     delivery_id = Identifier()
     stage_id = Identifier()
@@ -572,6 +623,8 @@ class JobView(Camel):
     deadline_at = Moment(allow_null=True)
     traceparent = Text(allow_null=True)
     lease = LeaseView(required=False)
+    recipient = JobRecipient(required=False)
+    baseline = ListOf(child=PinnedBaseline(), required=False)
     checkpoint = JobCheckpoint(required=False)
     recovery = AnyJson(required=False)
 

@@ -14,13 +14,13 @@ from django.http import HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from pipelines import catalog, releases
+from pipelines import catalog, material, releases
 from pipelines import pipeline_queries as queries
 from pipelines.access import RELEASE
 from pipelines.api.bodies import MIB
 from pipelines.api.operations_serializers import PipelineRequest
 from pipelines.console.acts import Act, Step, listed, perform
-from pipelines.console.pipeline_pages import missing_handlers
+from pipelines.console.pipeline_pages import missing_handlers, why_no_review
 from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
 from pipelines.definitions import for_pipeline, read_document
 from pipelines.errors import Refusal
@@ -115,6 +115,37 @@ def release_activate(request: ScreenRequest, release_id: uuid.UUID) -> HttpRespo
     def carry_out(reason: str) -> str:
         done = releases.activate_release(release.id, actor=actor, reason=reason)
         messages.success(request, f"{done.digest[:12]} is in force in {environment.slug}.", "active")
+        return act.back
+
+    return perform(request, act, carry_out)
+
+
+@acting
+@screen
+def release_review(request: ScreenRequest, release_id: uuid.UUID) -> HttpResponse:
+    """Says to whom the release sends otherwise than what is in force, and takes a person's word on it."""
+    actor = request.visit.actor
+    actor.require(RELEASE)
+    release, pipeline, environment = queries.find_release(actor, release_id)
+    why_not = why_no_review(release, actor)
+    act = Act(
+        title=f"Review to whom {release.digest[:12]} sends: {pipeline.slug} in {environment.slug}",
+        needs=RELEASE,
+        steps=[
+            Step("review_required", "Otherwise than in force", material.sentence(one))
+            for one in release.material_changes or ()
+        ],
+        button="It may send to them",
+        back=reverse("console:release", args=[release.id]),
+        reason_required=True,
+        danger=environment.protected,
+        help=why_not or "It can be put in force then; a run keeps the recipients of the release it was made of.",
+        is_possible=not why_not,
+    )
+
+    def carry_out(reason: str) -> str:
+        done = releases.review_release(release.id, actor=actor, reason=reason)
+        messages.success(request, f"{done.digest[:12]} is reviewed; it can be put in force.", "active")
         return act.back
 
     return perform(request, act, carry_out)

@@ -11,8 +11,8 @@ from typing import Any
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
+from pipelines import material, recipients, trigger_queries, unserved
 from pipelines import pipeline_queries as queries
-from pipelines import trigger_queries, unserved
 from pipelines.access import RELEASE, Actor
 from pipelines.console import differences
 from pipelines.console.offers import Offer, missing_right
@@ -33,11 +33,13 @@ MOST_CHANGES = 300
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A stage of a definition as a line. `options` are those that are otherwise than their defaults."""
+    """A stage of a definition as a line. `options` are those that are otherwise than their defaults; `recipients` are
+    in words, in their order."""
 
     stage: dict[str, Any]
     options: list[tuple[str, Any]]
     is_unserved: bool
+    recipients: list[str]
 
 
 @require_safe
@@ -107,6 +109,7 @@ def release_page(request: ScreenRequest, release_id: uuid.UUID) -> HttpResponse:
         "changes": differing[:MOST_CHANGES],
         "left_out": max(0, len(differing) - MOST_CHANGES),
         "offers": offers(release, actor),
+        "sentences": [material.sentence(one) for one in release.material_changes or ()],
     }
     return show(request, "pipelines/release.html", context)
 
@@ -118,7 +121,24 @@ def offers(release: Release, actor: Actor) -> list[Offer]:
         why_not = "It is in force."
     if not why_not and release.status in (ReleaseStatus.REVOKED, ReleaseStatus.RETIRED):
         why_not = f"A {release.status} release is never put in force again."
-    return [Offer("release-activate", "Put in force…", release.id, why_not)]
+    if not release.needs_review:
+        return [Offer("release-activate", "Put in force…", release.id, why_not)]
+    why_not = why_not or "Another person than who registered it must review first to whom it sends."
+    return [
+        Offer("release-activate", "Put in force…", release.id, why_not),
+        Offer("release-review", "Review recipients…", release.id, why_no_review(release, actor)),
+    ]
+
+
+def why_no_review(release: Release, actor: Actor) -> str:
+    """Why this person does not review to whom a release sends; blank when they may."""
+    if not actor.may(RELEASE):
+        return missing_right(actor, RELEASE, "review a release")
+    if not release.needs_review:
+        return "Nothing in it waits for a review."
+    if release.created_by_id == actor.user_id:
+        return "You registered it: another person reviews to whom it sends."
+    return ""
 
 
 def refusal(actor: Actor, what: str) -> str:
@@ -153,4 +173,5 @@ def _other(
 def _shown(stage: dict[str, Any], lacking: list[str]) -> Shown:
     options = stage.get("options") or {}
     told = [(name, value) for name, value in options.items() if OPTION_DEFAULTS.get(name) != value]
-    return Shown(stage, told, stage["handler"] in lacking)
+    named = [recipients.in_words(one) for one in stage.get("recipients") or ()]
+    return Shown(stage, told, stage["handler"] in lacking, named)

@@ -23,6 +23,7 @@ from pipelines.states import RunStatus
 
 CAP = 1000
 LONGEST_GROUP = 20
+MOST_ITEMS = 10_000  # that are looked at to count the runs that left something outside
 ANY_RUN = RunFilter()
 WINDOW = frozenset({"created_after", "created_before"})
 # group → the other filters that its counts regard
@@ -55,16 +56,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What asks for a person now: runs that failed since `since`, that are blocked, that wait for a decision."""
+    """What asks for a person now: runs that failed since `since`, that are blocked, that wait for a decision, that
+    ended and left something outside."""
 
     since: datetime
     failed: int
     blocked: int
     waiting: int
+    left: int
 
     @property
     def is_calm(self) -> bool:
-        return not (self.failed or self.blocked or self.waiting)
+        return not (self.failed or self.blocked or self.waiting or self.left)
 
 
 def facets(actor: Actor, wanted: RunFilter = ANY_RUN) -> dict[str, Group]:
@@ -131,11 +134,14 @@ def attention(actor: Actor, now: datetime) -> Attention:
         CROSS JOIN LATERAL (SELECT count(*) AS n FROM (SELECT FROM pipelines_run r WHERE r.application_id = a.id
             AND r.environment_id = e.id AND r.status = v.status AND r.created_at >= v.since LIMIT %(reach)s) few) part
         WHERE a.workspace_id = %(workspace)s AND e.workspace_id = %(workspace)s GROUP BY v.status
+        UNION ALL
+        SELECT 'left', count(DISTINCT run_id) FROM (SELECT run_id FROM pipelines_reconciliationitem
+            WHERE workspace_id = %(workspace)s AND resolved_at IS NULL LIMIT %(items)s) still
         """,
-        {"workspace": actor.workspace_id, "since": since, "reach": CAP + 1},
+        {"workspace": actor.workspace_id, "since": since, "reach": CAP + 1, "items": MOST_ITEMS},
     )
     counts = {status: min(int(count), CAP + 1) for status, count in rows}
-    return Attention(since, *(counts.get(name, 0) for name in ("failed", "blocked", "waiting")))
+    return Attention(since, *(counts.get(name, 0) for name in ("failed", "blocked", "waiting", "left")))
 
 
 def _by_index(statement: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:

@@ -158,7 +158,7 @@ def _fitting(request: ScreenRequest, changed: Sequence[Row], now: datetime) -> t
 
 
 def _mark(attention: Attention, fresh: int) -> bytes:
-    told = (attention.failed, attention.blocked, attention.waiting, fresh)
+    told = (attention.failed, attention.blocked, attention.waiting, attention.left, fresh)
     return sha256(repr(told).encode()).digest()[:DIGEST_BYTES]
 
 

@@ -15,7 +15,7 @@ from django.db.models.functions import Left, Length
 from pipelines import queries
 from pipelines.access import Actor
 from pipelines.blockers import NO_WORKER, NOBODY, PERSON, Blocker
-from pipelines.console import checkpoint_pages, drawing, faults, offers
+from pipelines.console import aftermath_pages, checkpoint_pages, drawing, faults, offers
 from pipelines.console.events import MINOR, Told, tell
 from pipelines.console.folding import fold_attempts, fold_rows, mood_of
 from pipelines.console.offers import Offer
@@ -37,7 +37,6 @@ from pipelines.queries import PolicyView
 from pipelines.retries import recompute
 from pipelines.sql import database_now, planned
 from pipelines.states import ACTIVE_ATTEMPT, TERMINAL_RUN, GateState, RunStatus, StageState
-from pipelines.transitions import reconciliation_list
 
 EVENTS_SHOWN = 12
 ROWS_SHOWN = 40  # stages with a row each; of more, neighbours are folded
@@ -208,7 +207,7 @@ class RunLook:
     following: int
     unlisted: int
     events: Sequence[Told]
-    outside: Sequence[Mapping[str, Any]]
+    outside: aftermath_pages.Outside
     checkpoints: checkpoint_pages.Recent
     sections: Sequence[Section]
     now: datetime
@@ -350,7 +349,7 @@ def look(actor: Actor, run_id: uuid.UUID, wish: Wish) -> RunLook:
         unlisted=max(len(waiting) - FOLLOWERS_SHOWN, 0),
         following=len({blocker.stage_id for blocker in waiting}),
         events=recent_events(run, by_id),
-        outside=reconciliation_list(run.id) if run.status == RunStatus.CANCELLED else [],
+        outside=aftermath_pages.outside(actor, run.id),
         checkpoints=checkpoint_pages.recent(run, by_id),
         sections=[section for find in _sections for section in find(actor, run)],
         now=now,

@@ -40,6 +40,9 @@ class WorkerSession(models.Model):
     host_name = models.CharField(max_length=255, blank=True)
     pid = models.PositiveIntegerField(null=True)
     metadata = models.JSONField(default=dict)
+    recipients = models.JSONField(
+        default=list, db_default=[], help_text="[{handler, organisation, service, billing, retention}]"
+    )
     started_at = models.DateTimeField(db_default=RecourseNow())
     last_seen_at = models.DateTimeField(db_default=RecourseNow())
     ended_at = models.DateTimeField(null=True)

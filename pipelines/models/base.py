@@ -65,3 +65,17 @@ def frozen_when(name: str, condition: Any, message: str) -> pgtrigger.Trigger:
         condition=pgtrigger.Condition(condition),
         func=f"RAISE EXCEPTION '{message}' USING ERRCODE = 'integrity_constraint_violation';",
     )
+
+
+def kept(name: str) -> pgtrigger.Trigger:
+    """Refuses every DELETE outside a retention transaction that names itself (model §3.13)."""
+    return pgtrigger.Trigger(
+        name=name,
+        when=pgtrigger.Before,
+        operation=pgtrigger.Delete,
+        func="""
+            IF current_setting('recourse.retention', true) = 'on' THEN RETURN OLD; END IF;
+            RAISE EXCEPTION 'rows of % are never removed', TG_TABLE_NAME
+                USING ERRCODE = 'integrity_constraint_violation';
+        """,
+    )

@@ -7,7 +7,7 @@ from django.db.models import Q
 
 from pipelines.ids import new_id
 from pipelines.models.attempts import Attempt
-from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, kept
 from pipelines.models.definitions import Workspace
 from pipelines.models.runs import Run, Stage
 
@@ -107,7 +107,14 @@ class ReconciliationItem(models.Model):
     note = models.TextField(blank=True, help_text="what became of it, in the words of who looked")
 
     class Meta:
-        constraints = [closed_set("kind", ReconciliationKind, "reconciliation_item_kind_known")]
+        constraints = [
+            closed_set("kind", ReconciliationKind, "reconciliation_item_kind_known"),
+            models.CheckConstraint(
+                condition=Q(resolved_at__isnull=True, resolved_by__isnull=True, resolved_name="", note="")
+                | Q(resolved_at__isnull=False) & ~Q(note=""),
+                name="reconciliation_item_settled_with_a_note",
+            ),
+        ]
         indexes = [
             models.Index(fields=["run", "opened_at", "id"], name="reconciliation_item_of_run"),
             models.Index(
@@ -120,6 +127,15 @@ class ReconciliationItem(models.Model):
             frozen_when(
                 "reconciliation_item_stays_settled", "OLD.resolved_at IS NOT NULL", "a settled item is never changed"
             ),
+            frozen_when(
+                "reconciliation_item_says_the_same",
+                "OLD.run_id <> NEW.run_id OR OLD.workspace_id <> NEW.workspace_id OR OLD.stage_id <> NEW.stage_id"
+                " OR OLD.attempt_number <> NEW.attempt_number OR OLD.kind <> NEW.kind"
+                " OR OLD.subject IS DISTINCT FROM NEW.subject OR OLD.detail <> NEW.detail"
+                " OR OLD.opened_at <> NEW.opened_at",
+                "what was listed stays as it was listed",
+            ),
+            kept("reconciliation_item_kept"),
         ]
 
 

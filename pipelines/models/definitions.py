@@ -244,6 +244,11 @@ class Release(models.Model):
     def __str__(self) -> str:
         return f"{self.pipeline or 'inline'} {self.digest[:12]}"
 
+    @property
+    def needs_review(self) -> bool:
+        """Whether its recipients are otherwise than in force, and nobody reviewed that."""
+        return bool(self.material_changes) and self.reviewed_at is None and self.status != ReleaseStatus.ACTIVE
+
 
 class Policy(models.Model):
     """A rule that targets stages and outranks their own options.

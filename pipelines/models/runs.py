@@ -301,6 +301,9 @@ class QueueEntry(models.Model):
     throttle = models.UUIDField(
         default=NO_THROTTLE, db_default=NO_THROTTLE, help_text="the policy for whose slot or rate it waits, if any"
     )
+    recipients = ArrayField(
+        models.TextField(), null=True, help_text="keys of those to whom it may go now; none: to anyone"
+    )
 
     class Meta:
         verbose_name_plural = "queue entries"

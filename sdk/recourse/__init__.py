@@ -35,7 +35,7 @@ from recourse.errors import (
     Stopped,
     Unauthorized,
 )
-from recourse.handlers import Registry, default_registry, handler
+from recourse.handlers import Recipient, Registry, default_registry, handler
 from recourse.jobs import Job
 from recourse.results import Failure, Success, Waiting
 from recourse.version import VERSION
@@ -67,6 +67,7 @@ __all__ = [
     "OutcomeUnknown",
     "PermissionDenied",
     "PlanChanged",
+    "Recipient",
     "RecourseError",
     "RecoveryDenied",
     "Registry",

@@ -146,6 +146,52 @@ class Stages(Generic[A]):
         body = _given(reason=reason, output=output)
         return self._send(_verb(f"v1/stages/{_id(stage_id)}/skip", body, dry_run, plan_digest, client_request_id))
 
+    def import_request(self, stage_id: str, *, as_person: bool = False) -> A:
+        """The request that an import stage awaits the answer of, with its `request_digest`: what is handed to whoever
+        makes the answer. `as_person`: with the token instead of the application's key.
+        """
+        path = f"stages/{_id(stage_id)}/import-request"
+        return self._send(Call("GET", f"v1/{path}" if as_person else path, person=as_person))
+
+    def import_answer(
+        self,
+        stage_id: str,
+        *,
+        request_digest: str,
+        output: Any = None,
+        status: str = "succeeded",
+        error_code: str | None = None,
+        error_message: str | None = None,
+        source: str | None = None,
+    ) -> A:
+        """Hands in what was made elsewhere, as the owning application: `{accepted, stageStatus}`. The same again
+        changes nothing; an answer without the digest that is awaited now raises `StaleRequest`, and is kept as
+        evidence. `status` is `succeeded` or `failed`.
+        """
+        body = {"output": output} | _given(
+            requestDigest=request_digest,
+            status=status,
+            errorCode=error_code,
+            errorMessage=error_message,
+            source=source,
+        )
+        return self._send(Call("POST", f"stages/{_id(stage_id)}/import", body))
+
+    def import_file(
+        self,
+        stage_id: str,
+        answer: Mapping[str, Any],
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        plan_digest: str | None = None,
+    ) -> A:
+        """The same as a person, with the fields of an answer file: `{request_digest, status, output, error_code,
+        error_message, source}`. `dry_run` tells where it would lead.
+        """
+        body = dict(answer) | _given(reason=reason)
+        return self._send(_verb(f"v1/stages/{_id(stage_id)}/import", body, dry_run, plan_digest))
+
     def reconcile(
         self,
         stage_id: str,
@@ -181,6 +227,10 @@ class Executions(Generic[A]):
 
     def get(self, execution_id: str) -> A:
         return self._send(Call("GET", f"v1/executions/{_id(execution_id)}", person=True))
+
+    def account(self, execution_id: str) -> A:
+        """What happened to the run and its stages, who decided what, what remains, what helps: in sentences."""
+        return self._send(Call("GET", f"v1/executions/{_id(execution_id)}/account", person=True))
 
     def snapshot(self, execution_id: str) -> A:
         """Where the run stands by its newest checkpoint; raises `NotFound` when it has none."""

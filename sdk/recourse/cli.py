@@ -19,6 +19,7 @@ from recourse.errors import (
     OutcomeUnknown,
     PlanChanged,
 )
+from recourse.run_commands import Refused, add_commands
 from recourse.telling import (
     lines_of_approvals,
     lines_of_decision,
@@ -34,6 +35,8 @@ Looks at runs and steers them: the operations API from a terminal. `--dry-run` s
 its digest, `--plan-digest` carries out just that plan, or refuses because the world has moved.
 
   export RECOURSE_TOKEN=...        # manage.py issue_token makes one
+  recourse status f7f0ad4c-0000-0000-0000-000000000001
+  recourse retry f7f0ad4c-0000-0000-0000-000000000001 --stage correctness --reason "line 9 is mended"
   recourse execution snapshot f7f0ad4c-0000-0000-0000-000000000001
   recourse execution rerun f7f0ad4c-0000-0000-0000-000000000001 --from-step-id classify_ticket --dry-run
   recourse approval list --view mine
@@ -44,7 +47,9 @@ environment: RECOURSE_URL (else http://localhost:8000), RECOURSE_TOKEN.
 
 exit status:
   0  done
+  1  a fault of the command itself
   2  refused, or wrong options; nothing was changed
+  3  `run` only: it stands still until somebody acts; the lines say who and how
   4  kept, and waits for somebody's approval or review
   5  no definite answer; repeat with the same --client-request-id
 """
@@ -76,6 +81,9 @@ WHAT_TO_DO = {
     "recovery_denied": "nobody overrides this; the reasons say what contradicts",
     "gate_denied": "a rejected gate is final in its run: rerun or replay opens it anew",
     "blackout_active": "wait for its end, or say why it cannot wait with --override-reason",
+    "stale_request": "it answers no request that is awaited now, and is kept as evidence: export the request anew",
+    "attempts_exhausted": "the limits of the run admit no further attempt: a new run needs wider ones",
+    "budget_exhausted": "the limits of the run admit no more of it: a new run needs wider ones",
     "rate_limited": "wait a little",
 }
 
@@ -90,6 +98,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words)
     try:
         with SyncClient(options.url) as client:
+            if hasattr(options, "act"):
+                status: int = options.act(client, options)
+                return status
             answer = options.call(client, options)
     except ApiError as refusal:
         return _refused(refusal, options)
@@ -98,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.key:
             _complain(f"  repeat with --client-request-id {error.key}")
         return UNKNOWN
-    except ConfigurationError as error:
+    except (ConfigurationError, Refused) as error:
         _complain(str(error))
         return REFUSED
     _say(answer, options)
@@ -146,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
+    add_commands(topics)
     execution = topics.add_parser("execution", help="one run: the operations API calls it an execution")
     _add_execution_verbs(execution.add_subparsers(metavar="VERB", required=True))
     approval = topics.add_parser("approval", help="what waits for people: gates and requests for agreement")

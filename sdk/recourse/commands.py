@@ -48,7 +48,7 @@ MOST_TEXT = 1_000
 PLATFORM = sys.platform
 START_SECONDS = 5.0  # what the supervisor itself may take, besides
 
-# what the supervisor is started with: its modules without the package around them, which would cost ten times as much
+# what the supervisor is started with: its modules without the package around them, which would cost eight times as much
 BOOTSTRAP = (
     "import sys, types; p = types.ModuleType('recourse'); p.__path__ = [sys.argv[1]]; sys.modules['recourse'] = p;"
     " from recourse.processes.supervisor import main; main()"

@@ -18,6 +18,7 @@ from recourse import links
 from recourse.control import Control
 from recourse.effects import MOST_KEY, MOST_STEP, Effect, EffectClass, default_key
 from recourse.errors import Release, StageFailure, Stopped
+from recourse.handlers import Recipient
 from recourse.jobs import Job
 from recourse.links import Link, Recorder
 from recourse.texts import bounded, clean, loggable, shortened
@@ -105,6 +106,19 @@ class StageContext:
     @property
     def stage_name(self) -> str:
         return self.job.stage_name
+
+    @property
+    def baseline(self) -> dict[str, str]:
+        """The artifacts that the run builds on, by name, for `load_artifact`."""
+        return {one["name"]: one["artifactId"] for one in self.job.baseline}
+
+    @property
+    def recipient(self) -> Recipient | None:
+        """To whom this attempt is to be sent, and to nobody else; None for a stage that names no recipients."""
+        told = self.job.recipient
+        if told is None:
+            return None
+        return Recipient(told["organisation"], told["service"], told.get("billing", ""), told.get("retention", ""))
 
     @property
     def run_id(self) -> str:

@@ -93,6 +93,10 @@ class StateInvalid(Conflict):
     """409: the run or the stage is not in a state from which this leads anywhere."""
 
 
+class StaleRequest(Conflict):
+    """409: it answers no request that is awaited now; it is kept as evidence, and changes nothing."""
+
+
 class NeedsReconciliation(Conflict):
     """409: what the stage did outside has to be settled by a person first."""
 
@@ -154,6 +158,7 @@ _BY_CODE: dict[str, type[ApiError]] = {
     "approval_stale": ApprovalStale,
     "execution_state_invalid": StateInvalid,
     "stage_state_invalid": StateInvalid,
+    "stale_request": StaleRequest,
     "needs_reconciliation": NeedsReconciliation,
     "recovery_environment_mismatch": EnvironmentMismatch,
     "checkpoint_integrity_invalid": CheckpointInvalid,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,12 +13,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
+class Recipient:
+    """To whom an adapter sends: whose it is, which model or service, who pays by which route, what is kept there.
+
+    The console hands a stage that names its recipients only to a worker that declares the same, character by character.
+    """
+
+    organisation: str
+    service: str
+    billing: str = ""
+    retention: str = ""
+
+    def as_wire(self) -> dict[str, str]:
+        fields = (self.organisation, self.service, self.billing, self.retention)
+        return dict(zip(("organisation", "service", "billing", "retention"), map(str.strip, fields), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class Handler:
-    """A function, and whether it has to run on an event loop."""
+    """A function, whether it has to run on an event loop, and to whom it sends what it is given."""
 
     name: str
     function: Callable[..., Any]
     is_async: bool
+    recipients: tuple[Recipient, ...] = ()
 
 
 class Registry:
@@ -28,23 +46,24 @@ class Registry:
         self._handlers: dict[str, Handler] = {}
         self._codes: dict[type[BaseException], tuple[str, bool | None]] = {}
 
-    def handler(self, name: str) -> Callable[[F], F]:
+    def handler(self, name: str, *, recipients: Iterable[Recipient] = ()) -> Callable[[F], F]:
         """Registers the decorated plain or async function under `name`; it takes the stage context.
 
-        A name taken by another function is refused with ValueError.
+        `recipients`: to whom it can send; `ctx.recipient` says to whom this attempt goes. A name taken by another
+        function is refused with ValueError.
         """
 
         def register(function: F) -> F:
-            self.add(name, function)
+            self.add(name, function, recipients=recipients)
             return function
 
         return register
 
-    def add(self, name: str, function: Callable[..., Any]) -> None:
+    def add(self, name: str, function: Callable[..., Any], *, recipients: Iterable[Recipient] = ()) -> None:
         known = self._handlers.get(name)
         if known is not None and known.function is not function:
             raise ValueError(f"handler {name!r} is already {known.function!r}")
-        self._handlers[name] = Handler(name, function, _is_async(function))
+        self._handlers[name] = Handler(name, function, _is_async(function), tuple(recipients))
 
     def map_exception(self, kind: type[BaseException], code: str, *, retryable: bool | None = None) -> None:
         """Gives exceptions of `kind` and its subclasses this error code instead of UNHANDLED_EXCEPTION."""

@@ -72,6 +72,18 @@ class Job:
         return self.wire.get("timeoutSeconds")
 
     @property
+    def baseline(self) -> list[Mapping[str, Any]]:
+        """The artifacts that the run builds on: `name`, `artifactId`, `sha256`."""
+        return self.wire.get("baseline") or []
+
+    @property
+    def recipient(self) -> Mapping[str, Any] | None:
+        """Which of its stage's recipients the attempt goes to: `position`, `organisation`, `service`, `billing`,
+        `retention`.
+        """
+        return self.wire.get("recipient")
+
+    @property
     def effect_mode(self) -> str:
         return self.wire.get("effectMode") or "idempotent"
 

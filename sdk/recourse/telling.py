@@ -60,6 +60,33 @@ def lines_of_plan(plan: Answer) -> list[str]:
     return [*lines, f"digest: {plan.get('plan_digest')}"]
 
 
+def lines_of_account(account: Answer) -> list[str]:
+    """A run with its stages, what is uncertain, what remains, what is left of its budget, and what can be done next."""
+    lines = [f"{account.get('name') or 'run'} in {account.get('environment')}  {account.get('execution_id')}"]
+    lines.append(f"  {account.get('standing')}")
+    if account.get("shortened"):
+        lines.append("  (only the newest part of its story is told here)")
+    lines += [f"    {one}" for one in account.get("story") or ()]
+    for stage in account.get("stages") or ():
+        lines.append(f"{stage.get('name')}: {stage.get('standing')}")
+        lines += [f"    {one}" for one in stage.get("story") or ()]
+        lines += [f"  uncertain: {one}" for one in stage.get("uncertain") or ()]
+        lines += [f"  next: {one}" for one in stage.get("next") or ()]
+    lines += _group("remains outside", list(account.get("remains") or ()))
+    lines += _group("budget", list(account.get("budget") or ()))
+    return [*lines, *_group("next", list(account.get("next") or ()))]
+
+
+def lines_of_standstill(account: Answer) -> list[str]:
+    """How a run stands, and of each stage that is not done why it does not move and what helps."""
+    lines = [str(account.get("standing"))]
+    for stage in account.get("stages") or ():
+        if stage.get("status") not in ("completed", "skipped"):
+            lines.append(f"{stage.get('name')}: {stage.get('standing')}")
+            lines += [f"  next: {one}" for one in stage.get("next") or ()]
+    return [*lines, *_group("next", list(account.get("next") or ()))]
+
+
 def _blackout(holds: Answer | None) -> list[str]:
     if not holds:
         return []

@@ -92,6 +92,7 @@ WAYS: dict[str, str] = {
     "PATCH v1/policies/<str:policy_id>": SETTLES,
     "POST v1/releases": SETTLES,
     "POST v1/releases/<str:release_id>/activate": SETTLES,
+    "POST v1/releases/<str:release_id>/review": SETTLES,
     "POST v1/artifacts": SETTLES,
     "POST v1/triggers/backfill": FILLS,
     "POST v1/bulk-operations": MANY,

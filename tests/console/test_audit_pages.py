@@ -185,7 +185,7 @@ def test_an_event_says_what_it_found_what_it_left_and_why(told: Run, operator: V
 def test_a_refusal_says_why_in_words(people: dict[str, Person], operator: Visitor) -> None:
     audit.record(people["viewer"].actor, "stage.retry", audit.FAILED, code="stale_request")
     event = AuditEvent.objects.get()
-    assert "stale_request : somebody else was quicker" in text_of(operator.get(f"{AUDIT}{event.id}/"))
+    assert "stale_request : what it is about has moved on" in text_of(operator.get(f"{AUDIT}{event.id}/"))
 
 
 def test_an_events_seal_is_checked_as_it_is_looked_at(told: Run, operator: Visitor) -> None:

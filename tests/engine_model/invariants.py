@@ -24,11 +24,14 @@ INVARIANTS: dict[str, str] = {
         SELECT a.id FROM pipelines_attempt a JOIN pipelines_attempt b ON b.stage_id = a.stage_id
         WHERE b.number > a.number AND b.epoch < a.epoch
     """,
-    "I2 an active stage has exactly one active attempt, its last; no other stage has any": f"""
+    "I2 an active stage, or an awaited import, has exactly one active attempt, its last; no other stage has any": f"""
         SELECT s.id, s.state, array_agg(a.state || a.number) FROM pipelines_stage s
         LEFT JOIN pipelines_attempt a ON a.stage_id = s.id AND a.state IN {ACTIVE} GROUP BY s.id
-        HAVING (s.state IN {ACTIVE}) <> (count(a.id) = 1) OR count(a.id) > 1
-            OR (count(a.id) = 1 AND (max(a.state) <> s.state OR max(a.number) <> s.attempt_number))
+        HAVING (s.state IN {ACTIVE} OR (s.mode = 'import' AND s.state = 'waiting' AND NOT EXISTS
+                (SELECT FROM pipelines_gate g WHERE g.stage_id = s.id AND g.state = 'open'))) <> (count(a.id) = 1)
+            OR count(a.id) > 1
+            OR (count(a.id) = 1 AND (max(a.number) <> s.attempt_number
+                OR max(a.state) <> CASE WHEN s.mode = 'import' THEN 'dispatched' ELSE s.state END))
     """,
     "I3 a running attempt has a session, and times that go with its state": """
         SELECT id FROM pipelines_attempt
@@ -75,7 +78,7 @@ INVARIANTS: dict[str, str] = {
     "I5 an attempt's beginning and end are told": f"""
         SELECT a.id, a.number, a.state FROM pipelines_attempt a
         WHERE NOT EXISTS (SELECT FROM pipelines_event e WHERE e.run_id = a.run_id AND e.attempt = a.id
-                AND e.kind IN ('stage.dispatch', 'stage.acquire', 'stage.hand_on'))
+                AND e.kind IN ('stage.dispatch', 'stage.acquire', 'stage.hand_on', 'stage.begin_import'))
             OR (a.state NOT IN {ACTIVE} AND 1 <> (SELECT count(*) FROM pipelines_event e WHERE e.run_id = a.run_id
                 AND e.attempt = a.id AND e.data ->> 'is' = a.state))
             OR (a.state IN {ACTIVE} AND EXISTS (SELECT FROM pipelines_event e WHERE e.run_id = a.run_id
@@ -135,10 +138,11 @@ INVARIANTS: dict[str, str] = {
             OR count(d.id) FILTER (WHERE NOT d.approved) > 1
             OR (g.require_person AND count(d.application_id) > 0)
     """,
-    "a waiting stage has exactly one open gate, of its epoch; no other has any": """
+    "a waiting stage has exactly one open gate, of its epoch, or is an awaited import; no other has any": f"""
         SELECT s.id, s.state, count(g.id) FROM pipelines_stage s
         LEFT JOIN pipelines_gate g ON g.stage_id = s.id AND g.state = 'open' GROUP BY s.id
-        HAVING (s.state = 'waiting') <> (count(g.id) = 1) OR count(g.id) > 1
+        HAVING (s.state = 'waiting' AND NOT (s.mode = 'import' AND EXISTS (SELECT FROM pipelines_attempt a
+                WHERE a.stage_id = s.id AND a.state IN {ACTIVE}))) <> (count(g.id) = 1) OR count(g.id) > 1
             OR (count(g.id) = 1 AND max(g.epoch) <> s.epoch)
     """,
     "I10, I11 every fork has the id that one operation reserved, with a verdict, and says so": """
@@ -164,12 +168,38 @@ INVARIANTS: dict[str, str] = {
             'stage.fail', 'stage.recover', 'stage.undeliver', 'stage.give_up_recovery', 'stage.give_up_delivery',
             'stage.doubt')
     """,
-    "the queue is exactly what may be claimed": """
-        SELECT s.id, s.state, s.available_at, q.available_at FROM pipelines_stage s
-        JOIN pipelines_run r ON r.id = s.run_id FULL JOIN pipelines_queueentry q ON q.stage_id = s.id
-        WHERE (s.state IN ('ready', 'retry_scheduled') AND NOT r.paused) IS DISTINCT FROM (q.stage_id IS NOT NULL)
-            OR (q.stage_id IS NOT NULL AND (q.available_at, q.application_id, q.environment_id, q.handler)
-                IS DISTINCT FROM (s.available_at, s.application_id, s.environment_id, s.handler))
+    "only what may be claimed stands in the queue, as its stage says": """
+        SELECT s.id, s.state, s.available_at, q.available_at FROM pipelines_queueentry q
+        LEFT JOIN pipelines_stage s ON s.id = q.stage_id LEFT JOIN pipelines_run r ON r.id = s.run_id
+        WHERE s.state IS NULL OR s.state NOT IN ('ready', 'retry_scheduled') OR r.paused
+            OR (q.available_at, q.application_id, q.environment_id, q.handler)
+                IS DISTINCT FROM (s.available_at, s.application_id, s.environment_id, s.handler)
+    """,
+    "R25 of what may be claimed, as much stands in the queue as the run's concurrency leaves room for": """
+        SELECT r.id, told.claimable, told.active, told.queued FROM pipelines_run r CROSS JOIN LATERAL (
+            SELECT count(*) FILTER (WHERE s.state IN ('ready', 'retry_scheduled')) AS claimable,
+                count(*) FILTER (WHERE s.state IN ('dispatched', 'running')) AS active, count(q.stage_id) AS queued
+            FROM pipelines_stage s LEFT JOIN pipelines_queueentry q ON q.stage_id = s.id WHERE s.run_id = r.id) told
+        WHERE NOT r.paused AND r.changed IS NULL AND (told.active > (r.limits ->> 'concurrency')::int
+            OR told.queued <> least(told.claimable, greatest(0, (r.limits ->> 'concurrency')::int - told.active)))
+    """,
+    "I14 what is charged and what is reserved together never exceed the limits of the run": """
+        SELECT r.id, told.charged, told.bytes, told.reserved, kept.size FROM pipelines_run r
+        CROSS JOIN LATERAL (SELECT coalesce(sum(size), 0) AS size FROM pipelines_artifact WHERE run_id = r.id) kept
+        CROSS JOIN LATERAL (
+            SELECT sum(begun.attempts) AS charged, sum(begun.bytes) AS bytes,
+                count(*) FILTER (WHERE asks.now) AS reserved,
+                sum(least(coalesce((s.options ->> 'max_output_bytes')::bigint, 262144),
+                    (r.limits ->> 'output_bytes_per_stage')::bigint)) FILTER (WHERE asks.now) AS reserved_bytes,
+                max(begun.attempts + asks.now::int) AS of_a_stage
+            FROM pipelines_stage s
+            CROSS JOIN LATERAL (SELECT s.state IN ('ready', 'retry_scheduled', 'dispatched') AS now) asks
+            CROSS JOIN LATERAL (SELECT count(*) AS attempts, coalesce(sum(a.reserved), 0) AS bytes
+                FROM pipelines_attempt a WHERE a.stage_id = s.id AND a.started_at IS NOT NULL) begun
+            WHERE s.run_id = r.id) told
+        WHERE told.charged + told.reserved > (r.limits ->> 'total_attempts')::bigint
+            OR told.bytes + kept.size + coalesce(told.reserved_bytes, 0) > (r.limits ->> 'total_output_bytes')::bigint
+            OR told.of_a_stage > (r.limits ->> 'attempts_per_stage')::bigint
     """,
     "the queue says whose work it is, and what waits while a blackout holds": """
         SELECT s.id, q.is_background, q.is_start FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
@@ -177,6 +207,17 @@ INVARIANTS: dict[str, str] = {
         WHERE q.is_background <> (r.lane_id IS DISTINCT FROM r.trigger_id) OR (q.is_start AND r.through_blackout)
             OR (NOT q.is_start AND NOT r.through_blackout
                 AND (r.started_at IS NULL OR s.state = 'retry_scheduled'))
+    """,
+    "the queue says for which policy a stage waits": """
+        SELECT s.id, q.throttle FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
+        JOIN pipelines_run r ON r.id = s.run_id
+        WHERE q.throttle <> recourse_throttle(r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
+            AND NOT EXISTS (SELECT FROM pipelines_policy p WHERE p.workspace_id = r.workspace_id
+                AND p.kind IN ('rate', 'concurrency') AND (p.unlined_at IS NOT NULL OR p.created_at > r.created_at))
+    """,
+    "R40, R41 the queue says to whom a stage may go now": """
+        SELECT s.id, q.recipients FROM pipelines_queueentry q JOIN pipelines_stage s ON s.id = q.stage_id
+        WHERE q.recipients IS DISTINCT FROM recourse_recipients(s.id)
     """,
     "a held run begins nothing, and its deadline runs only if it was in before": f"""
         SELECT r.id, s.name, s.state FROM pipelines_run r JOIN pipelines_stage s ON s.run_id = r.id

@@ -104,8 +104,14 @@ def _in_function(scope: ast.FunctionDef, tree: ast.Module, path: Path) -> Iterat
 
 def _calls(scope: ast.AST, names: set[str]) -> Iterator[ast.Call]:
     for node in ast.walk(scope):
-        if isinstance(node, ast.Call) and _name(node.func) in names:
+        if isinstance(node, ast.Call) and _name(node.func) in names and not _stores_bytes(node.func):
             yield node
+
+
+def _stores_bytes(func: ast.expr) -> bool:
+    """`write` of another module is about other things."""
+    module = func.value if isinstance(func, ast.Attribute) else None
+    return isinstance(module, ast.Name) and module.id == "artifact_places"
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:

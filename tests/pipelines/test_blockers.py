@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,11 +18,12 @@ from approvals.transitions import decide_gate
 from pipelines import lanes, queries, sweeps
 from pipelines.blockers import Blocker
 from pipelines.creation import Place
-from pipelines.models import Attempt, Effect, Environment, Gate, Member, Run, WorkerSession, Workspace
+from pipelines.models import Attempt, Effect, Environment, Gate, Member, Policy, Run, WorkerSession, Workspace
 from pipelines.states import EffectClass, EffectState
 from pipelines.transitions import cancel_run
 from tests.cast import Api, Hand, Person, Worker, stages_of
 from tests.clock import Clock
+from tests.factories import ApplicationFactory
 from tests.laned import hold, open_lane
 from tests.pipelines.blackout_nights import period
 from tests.scheduled import MakeTrigger
@@ -89,6 +90,95 @@ def test_a_pending_stage_behind_a_bypassed_failure_waits_for_nothing(start_run: 
     run = start_run({"name": "load", "run_next_if_failed": True}, "publish")
     hand.report(hand.take(), "failed", error_code="X")
     assert [stage for stage, _, _ in told(run)] == ["publish"]
+
+
+# stages that wait for policies
+
+
+def _policy(workspace: Workspace, name: str, **rule: Any) -> Policy:
+    kind = "concurrency" if "max_active" in rule else "rate"
+    return Policy.objects.create(workspace=workspace, name=name, kind=kind, rule=rule)
+
+
+def test_a_stage_that_waits_for_a_slot_names_who_holds_it_and_until_when(
+    start_run: StartRun, hand: Hand, workspace: Workspace
+) -> None:
+    """F69: the policy, how many of how many, run, stage, attempt, worker, lease; the engine looks when that is over."""
+    _policy(workspace, "only one", max_active=1)
+    first, run = start_run("load"), start_run("load")
+    assert only(run).holder == "hand-1"
+    assert only(run).behind == (), "nothing is held yet, it only waits to be pulled"
+    held = Attempt.objects.get(id=hand.take().attempt_id)
+    blocker = only(run)
+    assert (blocker.holder, blocker.next_look) == ("hand-1", held.expires_at)
+    assert blocker.cause.endswith(
+        "; waits for a slot of the policy only one: 1 of 1 are held; stage load of run nightly, running: attempt 1 at"
+        f" hand-1, lease until {at(held.expires_at)}"
+    )
+    assert [one.id for one in blocker.behind] == [first.id]
+
+
+def test_many_who_hold_slots_are_named_in_part_and_counted(
+    start_run: StartRun, hand: Hand, workspace: Workspace
+) -> None:
+    _policy(workspace, "five", max_active=5)
+    for _ in range(5):
+        start_run("load")
+    assert len(hand.pull(10)) == 5
+    blocker = only(start_run("load"))
+    assert "5 of 5 are held" in blocker.cause
+    assert blocker.cause.endswith("; and 2 more")
+    assert len(blocker.behind) == 3
+
+
+def test_runs_of_another_application_are_not_named_to_those_of_this_one(
+    start_run: StartRun, new_hand: Any, hand: Hand, workspace: Workspace, place: Place
+) -> None:
+    """I16: an application key reads blockers too."""
+    _policy(workspace, "only one", max_active=1)
+    shipping = ApplicationFactory(workspace=workspace, name="shipping")
+    there = replace(place, application_id=shipping.id)
+    theirs = start_run("secret", in_place=there)
+    assert len(Hand(there, "their-hand", ["Handler"]).pull(1)) == 1
+    blocker = only(start_run("load"))
+    assert blocker.cause.endswith("1 of 1 are held; others by work of another application or environment")
+    assert blocker.behind == ()
+    told_all = f"{blocker.holder} {blocker.cause}"
+    assert not any(word in told_all for word in ("secret", "their-hand", str(theirs.id)))
+    assert blocker.next_look is not None
+
+
+def test_a_stage_that_waits_for_a_rate_says_how_much_is_used_and_when_the_next_may_go(
+    start_run: StartRun, hand: Hand, workspace: Workspace, api: Api, clock: Clock
+) -> None:
+    _policy(workspace, "slowly", count=2, per_seconds=90)
+    start_run("load")
+    start_run("load")
+    run = start_run("load")
+    clock.advance(1)
+    assert len(hand.pull(10)) == 2
+    opens = min(Attempt.objects.values_list("dispatched_at", flat=True)) + timedelta(seconds=90)
+    (view,) = api.get(f"/v1/executions/{run.id}/blockers").json()["results"]
+    assert view["holder"] == "the clock"
+    assert view["cause"].endswith(
+        f"; waits for the rate of the policy slowly: 2 of 2 in 90 s are used; the next may go at {at(opens)}"
+    )
+    assert view["next_look"] is not None
+    clock.advance(91)
+    hand.renew()
+    assert "may pull it" in only(run).cause or only(run).holder == "no worker"
+
+
+def test_a_paused_policy_and_one_with_room_hold_nothing(start_run: StartRun, hand: Hand, workspace: Workspace) -> None:
+    policy = _policy(workspace, "only one", max_active=1)
+    start_run("load")
+    run = start_run("load")
+    hand.take()
+    assert "waits for a slot" in only(run).cause
+    Policy.objects.filter(pk=policy.pk).update(status="paused")
+    assert only(run).cause.endswith("; 1 live worker may pull it")
+    Policy.objects.filter(pk=policy.pk).update(status="active", rule={"max_active": 2})
+    assert only(run).cause.endswith("; 1 live worker may pull it")
 
 
 # stages that wait for workers
@@ -391,7 +481,18 @@ def test_the_number_of_queries_does_not_grow_with_the_stages(
     start_run: StartRun, hand: Hand, clock: Clock, people: dict[str, Person]
 ) -> None:
     one, many = start_run("load", key="one"), start_run(*[f"stage-{number}" for number in range(40)], key="many")
-    assert _queries(one) == _queries(many) <= 8
+    assert _queries(one) == _queries(many) <= 9
+
+
+def test_nor_with_the_policies_that_they_wait_for(start_run: StartRun, hand: Hand, workspace: Workspace) -> None:
+    _policy(workspace, "only one", max_active=1)
+    for number in range(20):
+        _policy(workspace, f"slow {number}", count=1, per_seconds=60)
+    start_run("load")
+    assert len(hand.pull(5)) == 1
+    stages = [{"name": f"stage-{number}", "depends_on": []} for number in range(40)]
+    one, many = start_run("load", key="one"), start_run(*stages, key="many")
+    assert _queries(one) == _queries(many) <= 13
 
 
 def test_nor_with_the_gates_that_need_several_approvals(start_run: StartRun, people: dict[str, Person]) -> None:

@@ -438,8 +438,8 @@ def test_it_lingers_for_work_that_comes_a_moment_later(
     idle = threading.Event()
     real = leases.next_due
 
-    def next_due(queues: Any) -> Any:
-        found = real(queues)
+    def next_due(queues: Any, sends_to: Any) -> Any:
+        found = real(queues, sends_to)
         idle.set()
         return found
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipelines import leases, sweeps
+from pipelines.errors import Refusal
 from pipelines.limits import Limits, narrowed, problems
 from pipelines.models import Attempt, DeadLetter, Event, QueueEntry, Run, Stage
-from tests.cast import Hand, stages_of
+from tests import verbs
+from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
+from tests.engine_model.invariants import assert_invariants
 
 RETRIED = {"max_retries": 3, "retry_interval": 10, "max_output_bytes": 100}
 
@@ -192,3 +197,68 @@ def test_a_run_s_own_limits_only_narrow(release: dict[str, int], told: dict[str,
     assert {path for path, _ in wrong} == asked_for_more
     if not wrong:
         assert all(result.as_json()[name] <= wide.as_json()[name] for name in told)
+
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(["pull", "dispatch", "succeed", "fail", "fail", "release", "wait", "pause", "retry", "skip"]),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+TIGHT = st.fixed_dictionaries(
+    {"total_attempts": st.integers(3, 9), "total_output_bytes": st.integers(200, 900)},
+    optional={"concurrency": st.integers(1, 3), "attempts_per_stage": st.integers(1, 3)},
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(TIGHT, ACTS)
+def test_whatever_is_done_in_whatever_order_the_balance_only_falls_and_is_never_overdrawn(
+    start_run: Callable[..., Run],
+    new_hand: Callable[..., Hand],
+    people: dict[str, Person],
+    clock: Clock,
+    limits: dict[str, int],
+    acts: list[tuple[str, int]],
+) -> None:
+    """R25–R29, I13, I14: after each of any sequence of acts; a refusal charges nothing."""
+    limits["attempts_per_stage"] = min(limits.get("attempts_per_stage", 3), limits["total_attempts"])
+    stage = {"options": RETRIED | {"retry_interval": 1}}
+    shape = [("b", ["a"]), ("c", ["a"]), ("d", ["b"]), ("e", ["b", "c"])]
+    run = start_run({"name": "a", **stage}, *({"name": n, "depends_on": d, **stage} for n, d in shape), limits=limits)
+    hand, held, seen = new_hand(f"hand-{run.id}"), [], spent(run)
+    operator = people["operator"].actor
+    for act, number in acts:
+        job = held.pop(number % len(held)) if held and act in ("succeed", "fail", "release") else None
+        chosen = stages_of(run)[number % 5]
+        with suppress(Refusal):
+            match act:
+                case "pull":
+                    held += hand.pull(1 + number)
+                case "dispatch":
+                    hand.pull(1, acquire=False)
+                case "succeed" if job:
+                    hand.report(job, output=1)
+                case "fail" if job:
+                    hand.report(job, "failed", error_code="X")
+                case "release" if job:
+                    leases.release(hand.holder, job.stage.id, job.attempt_id)
+                case "wait":
+                    clock.advance(400 if number == 0 else 5)
+                    sweeps.sweep()
+                case "pause":
+                    verbs.pause_run(run.id, actor=operator)
+                    verbs.resume_run(run.id, actor=operator)
+                case "retry":
+                    scope = "stage_and_downstream" if number % 2 else "stage"
+                    verbs.retry_stage(chosen.id, actor=operator, scope=scope, reason="again")
+                case "skip":
+                    verbs.skip_stage(chosen.id, actor=operator, reason="not needed")
+        now = spent(run)
+        assert now[0] >= seen[0], "what was charged stays charged"
+        assert now[1] >= seen[1], "what was charged stays charged"
+        seen = now
+        assert_invariants()
+    assert seen[0] <= limits["total_attempts"]
+    assert seen[1] <= limits["total_output_bytes"]

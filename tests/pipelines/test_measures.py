@@ -13,7 +13,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipelines import measures, sweeps
-from pipelines.models import Run
+from pipelines.models import Policy, Run, Workspace
 from tests.cast import Hand
 
 StartRun = Callable[..., Run]
@@ -53,6 +53,19 @@ def test_a_retry_that_is_not_due_is_not_ready(start_run: StartRun, hand: Hand, c
     assert not [name for name, _ in told(client) if name == "ready_stages"]
     clock.advance(61)
     assert [value for (name, _), value in told(client).items() if name == "ready_stages"] == [1]
+
+
+def test_what_a_policy_has_no_room_for_is_not_ready(
+    start_run: StartRun, hand: Hand, client: Client, workspace: Workspace
+) -> None:
+    Policy.objects.create(workspace=workspace, name="two", kind="concurrency", rule={"max_active": 2})
+    for _ in range(5):
+        start_run("first")
+    assert [value for (name, _), value in told(client).items() if name == "ready_stages"] == [2]
+    hand.take()
+    assert [value for (name, _), value in told(client).items() if name == "ready_stages"] == [1]
+    hand.take()
+    assert not [name for name, _ in told(client) if name == "ready_stages"]
 
 
 def test_expired_leases_are_told_until_a_sweep_has_met_them(

@@ -18,6 +18,7 @@ import pytest
 import rfc8785
 from recourse import (
     ApprovalStale,
+    ArtifactImmutable,
     Client,
     Failure,
     GateDecisionConflict,
@@ -511,3 +512,43 @@ def test_requests_are_decided_as_they_were_shown_or_taken_back(
     assert approver.approvals.decide(first, True, plan_digest=item["plan_digest"])["status"] == "succeeded"
     assert client.runs.get(asked[0]["execution_id"])["status"] == "cancelled"
     assert client.runs.get(asked[1]["execution_id"])["status"] == "queued"
+
+
+def test_an_artifact_goes_from_stage_to_stage_and_to_whoever_may_look(
+    client: SyncClient,
+    web: Web,
+    worker: Callable[[], Worker],
+    registry: Registry,
+    people: dict[str, Person],
+) -> None:
+    """R14, R15: over real HTTP, with a baseline beside it; other bytes under its name are refused."""
+    prices, report = b"a,b\n1,2\n", bytes(range(256)) * 4_000
+    manager = SyncClient(web[0], token=people["release_manager"].token)
+    baseline = manager.artifacts.add_baseline("prices.csv", prices, media_type="text/csv", reason="of May")
+    with pytest.raises(ArtifactImmutable):
+        manager.artifacts.add_baseline("prices.csv", b"other")
+
+    @registry.handler("Make")
+    def made(ctx: StageContext) -> str:
+        assert ctx.load_artifact(baseline["id"]) == prices
+        return ctx.artifact("report.bin", report).artifact_id
+
+    @registry.handler("Check")
+    async def checked(ctx: StageContext) -> bool:
+        return await ctx.load_artifact_async(ctx.dependencies["Make"]) == report
+
+    worker()
+    run = reaches(client, create(client, stage("Make"), stage("Check")), "completed")
+    assert run["stages"][1]["output"] is True
+    (listed,) = client.executions.artifacts(run["id"])["results"]
+    assert (listed["name"], listed["size"], listed["stage"]) == ("report.bin", len(report), "Make")
+    found = client.artifacts.content(listed["id"])
+    assert (found["content"], found["sha256"]) == (report, listed["sha256"])
+    assert [one["name"] for one in manager.artifacts.list(is_baseline="true")["results"]] == ["prices.csv"]
+
+    async def by_loop() -> Any:
+        async with Client(web[0], token=people["viewer"].token) as viewer:
+            return await viewer.artifacts.content(baseline["id"])
+
+    assert asyncio.run(by_loop())["content"] == prices
+    manager.close()

@@ -21,6 +21,7 @@ ANSWERS = dict.fromkeys(TRUE, True) | {
     "output": {"a": 1},
     "summary": {"a": 1},
     "evidence": {},
+    "answer": {"request_digest": "0" * 64, "status": "failed", "output": 1, "error_code": "X", "source": "the desk"},
     "dry_run": False,
     "data": b"x",
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from pipelines import catalog, releases
+from pipelines import catalog, material, releases
 from pipelines.access import RELEASE, Actor
 from pipelines.api.bodies import MIB
 from pipelines.definitions import Definition, read_document, with_defaults
@@ -49,6 +49,8 @@ class Command(ConsoleCommand):
             activate=options["activate"],
         )
         self.note(f"{'registered' if new else 'found again'}: {definition['slug']} in {environment.slug}")
+        for change in release.material_changes or () if release.needs_review else ():
+            self.note(f"another person must review: {material.sentence(change)}")
         self.stdout.write(f"{release.id} {release.status} {release.digest}")
 
     def _pipeline(self, actor: Actor, definition: dict[str, Any]) -> Pipeline:

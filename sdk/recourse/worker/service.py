@@ -79,6 +79,13 @@ class Worker:
             "hostName": host,
             "pid": os.getpid(),
         }
+        sendings = [
+            {"handler": handler, **one.as_wire()}
+            for handler in registry.names
+            for one in registry.find(handler).recipients
+        ]
+        if sendings:
+            registration["recipients"] = sendings
         if version:
             registration["workerVersion"] = version
         if metadata:

@@ -1,0 +1,229 @@
+"""What the command line does with one run: tell its account, retry, go on, cancel, carry imports out and in.
+
+Everything that is told comes from the console; nothing needs to be remembered by whoever asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from recourse.client import SyncClient
+from recourse.errors import StaleRequest
+from recourse.telling import lines_of_account, lines_of_plan, lines_of_standstill
+from recourse.texts import printable
+
+Answer = dict[str, Any]
+DONE, REFUSED, STANDS_STILL, WAITS = 0, 2, 3, 4
+MOST_BYTES = 16 * 1024 * 1024  # of an answer file
+ENDED_WELL, GOES_ON = "completed", frozenset({"queued", "running", "pausing"})
+
+
+class Refused(Exception):
+    """The command line itself refuses; nothing was changed. The text says why, for people."""
+
+
+def add_commands(topics: Any) -> None:
+    """Adds `status`, `retry`, `run`, `cancel`, `export` and `import` to the parser."""
+
+    def add(name: str, text: str, act: Callable[[SyncClient, argparse.Namespace], int]) -> Any:
+        command = topics.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        command.add_argument("run", metavar="RUN", help="its id")
+        command.add_argument("--url", help="the console's address (RECOURSE_URL)")
+        command.add_argument("--json", action="store_true", help="the answer as it came")
+        command.set_defaults(act=act)
+        return command
+
+    add("status", "explain every stage and every outcome of a run", _status)
+    retry = add("retry", "run a failed stage again, in the same run", _retry)
+    go_on = add("run", "let a run go on where it may, and say why it does not where it may not", _run)
+    cancel = add("cancel", "end a run for good, and list what may still go on outside", _cancel)
+    export = add("export", "write the request whose answer a stage awaits into a file", _export)
+    take = add("import", "bring in an answer that was made elsewhere", _import)
+    for command in (retry, export, take):
+        command.add_argument("--stage", required=True, metavar="NAME")
+    for command in (retry, go_on, cancel, take):
+        command.add_argument("--reason", help="kept with the act, for whoever looks later")
+        command.add_argument("--by", metavar="NAME", help="who you are: refused unless the token is theirs")
+    for command in (retry, take):
+        command.add_argument("--yes", action="store_true", help="do not ask after showing what it would do")
+    retry.add_argument("--acknowledge-effects", action="store_true", default=None, help="the outside was looked at")
+    export.add_argument("-o", "--output", metavar="FILE", help="else to the standard output")
+    take.add_argument("file", metavar="FILE", help="the answer as JSON; - for the standard input")
+
+
+def _status(client: SyncClient, options: argparse.Namespace) -> int:
+    account = client.executions.account(options.run)
+    _say(options, account, lines_of_account(account))
+    return DONE
+
+
+def _retry(client: SyncClient, options: argparse.Namespace) -> int:
+    account = _known(client, options)
+    stage = _stage_of(account, options.stage)
+    reason = options.reason
+    if reason is None and sys.stdin.isatty():
+        reason = _ask("why is it retried? ")
+    wanted = {"reason": reason or "", "acknowledge_effects": options.acknowledge_effects}
+    plan = client.stages.retry(stage["stage_id"], dry_run=True, **wanted)
+    _show(options, lines_of_plan(plan))
+    _agree(options)
+    done = client.stages.retry(stage["stage_id"], plan_digest=plan["plan_digest"], **wanted)
+    if done["status"] == "awaiting_approval":
+        _say(options, done, [f"operation {done['operation_id']} waits for an approval; nothing was changed yet"])
+        return WAITS
+    _say(options, done, [f"{options.stage}: epoch {done.get('epoch')}, {_words(done['stage_status'])}"])
+    return DONE
+
+
+def _run(client: SyncClient, options: argparse.Namespace) -> int:
+    account = _known(client, options)
+    lines = []
+    if account["is_paused"]:
+        client.executions.resume(options.run, options.reason)
+        lines.append(f"{options.run}: resumed")
+        account = client.executions.account(options.run)
+    _say(options, account, [*lines, *lines_of_standstill(account)])
+    if account["status"] == ENDED_WELL:
+        return DONE
+    return DONE if account["status"] in GOES_ON and not account["is_paused"] else STANDS_STILL
+
+
+def _cancel(client: SyncClient, options: argparse.Namespace) -> int:
+    _known(client, options)
+    done = client.executions.cancel(options.run, options.reason)
+    if done["status"] == "awaiting_approval":
+        _say(options, done, [f"operation {done['operation_id']} waits for an approval; nothing was changed yet"])
+        return WAITS
+    remains = [str(one.get("detail")) for one in done.get("reconciliation") or ()]
+    lines = [f"{options.run}: cancelled; nothing more of it begins, and later answers are refused"]
+    if remains:
+        lines.append("may still go on outside, which nothing here has stopped:")
+        lines += [f"  {one}" for one in remains]
+    _say(options, done, lines)
+    return DONE
+
+
+def _export(client: SyncClient, options: argparse.Namespace) -> int:
+    stage = _stage_of(client.executions.account(options.run), options.stage)
+    request = client.stages.import_request(stage["stage_id"], as_person=True)
+    text = json.dumps(request, indent=2) + "\n"
+    if options.output is None:
+        sys.stdout.write(text)
+        return DONE
+    try:
+        Path(options.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"{options.output} cannot be written: {error.strerror}") from error
+    until = f", until {request['answer_by']}" if request.get("answer_by") else ""
+    lines = [f"{options.output}: the request for {request['stage']}, attempt {request['attempt']}{until}"]
+    lines.append(f"its answer carries request_digest {request['request_digest']}")
+    _say(options, request, lines)
+    return DONE
+
+
+def _import(client: SyncClient, options: argparse.Namespace) -> int:
+    answer = read_answer(options.file)
+    stage = _stage_of(_known(client, options), options.stage)
+    try:
+        plan = client.stages.import_file(stage["stage_id"], answer, reason=options.reason, dry_run=True)
+    except StaleRequest:
+        # a look leaves nothing behind; handed in, what is refused is kept as evidence
+        client.stages.import_file(stage["stage_id"], answer, reason=options.reason)
+        raise
+    _show(options, [f"taking it makes {options.stage} {_words(plan['stage_status'])}; nothing was changed yet"])
+    _agree(options)
+    done = client.stages.import_file(stage["stage_id"], answer, reason=options.reason, plan_digest=plan["plan_digest"])
+    again = "; it had been taken before, and nothing changed" if done.get("replayed") else ""
+    told = f"{options.stage}: {_words(done['stage_status'])}; the run is {_words(done['execution_status'])}{again}"
+    _say(options, done, [told])
+    return DONE
+
+
+def read_answer(name: str) -> Answer:
+    """The answer in a file, or in the standard input for `-`: one JSON object, read strictly."""
+    try:
+        raw = sys.stdin.buffer.read(MOST_BYTES + 1) if name == "-" else _bytes_of(Path(name))
+    except OSError as error:
+        raise Refused(f"{name} cannot be read: {error.strerror}") from error
+    if len(raw) > MOST_BYTES:
+        raise Refused(f"{name} has more than {MOST_BYTES} bytes")
+    try:
+        value = json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_once)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{name} is no answer: {error}") from error
+    if not isinstance(value, dict):
+        raise Refused(f"{name} is no answer: it must be a JSON object")
+    return value
+
+
+def _bytes_of(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES + 1)
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Answer:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:100]!r} stands twice in one object")
+    return found
+
+
+def _known(client: SyncClient, options: argparse.Namespace) -> Answer:
+    """The run's account, once it is clear that whoever acts is who they say they are."""
+    account = client.executions.account(options.run)
+    if options.by is not None and options.by != account["asked_by"]:
+        raise Refused(f"impersonation_rejected: the token belongs to {account['asked_by']}, not to {options.by}")
+    return account
+
+
+def _stage_of(account: Answer, name: str) -> Answer:
+    for stage in account["stages"]:
+        if stage["name"] == name:
+            found: Answer = stage
+            return found
+    names = ", ".join(stage["name"] for stage in account["stages"])
+    raise Refused(f"the run has no stage {name}; it has: {names}")
+
+
+def _agree(options: argparse.Namespace) -> None:
+    """Asks at a terminal; elsewhere exactly what was shown is carried out."""
+    if not options.yes and sys.stdin.isatty() and _ask("do it? [y/N] ").lower() not in ("y", "yes"):
+        raise Refused("not done; nothing was changed")
+
+
+def _ask(question: str) -> str:
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
+def _show(options: argparse.Namespace, lines: list[str]) -> None:
+    if not options.json:
+        _write(lines)
+
+
+def _say(options: argparse.Namespace, answer: Answer, lines: list[str]) -> None:
+    if options.json:
+        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
+    else:
+        _write(lines)
+
+
+def _write(lines: list[str]) -> None:
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+
+
+def _words(text: Any) -> str:
+    return str(text).replace("_", " ")
