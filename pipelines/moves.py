@@ -224,8 +224,9 @@ ATTEMPT_COLUMNS = (
 
 _OPEN_EFFECTS = (
     "SELECT e.run_id, e.id, e.stage_id, a.number, e.effect_class, e.step_id, e.key, e.external_ref"
-    " FROM pipelines_effect e JOIN pipelines_attempt a ON a.id = e.attempt WHERE e.run_id = ANY(%s) AND e.state IN ('declared', 'unknown')"
-    " AND e.effect_class <> 'internal_state' ORDER BY e.run_id, e.declared_at, e.id"
+    " FROM pipelines_effect e JOIN pipelines_attempt a ON a.id = e.attempt"
+    " WHERE e.run_id = ANY(%s) AND e.state IN ('declared', 'unknown') AND e.effect_class <> 'internal_state'"
+    " ORDER BY e.run_id, e.declared_at, e.id"
 )
 
 
@@ -339,7 +340,7 @@ class Moves:
             getattr(self, name).update(getattr(other, name))
         for name in ("_events", "_attempts", "_outputs", "_left", "_gates", "_gate_ends", "_dead_letters"):
             getattr(self, name).extend(getattr(other, name))
-        for name in ("_closed_letters", "_notices", "_requesters"):
+        for name in ("_closed_letters", "_notices", "_requesters", "_remains"):
             getattr(self, name).extend(getattr(other, name))
 
     def active_attempts(self, stage_ids: Iterable[uuid.UUID]) -> list[AttemptRow]:
@@ -680,9 +681,11 @@ class Moves:
         run.through_blackout = True
         self._dirty_runs.add(run.id)
 
-    def end_run(self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = "") -> None:
-        """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt, and lists what may
-        still go on outside."""
+    def end_run(
+        self, run: RunRow, status: RunStatus, *, code: str = "", message: str = "", reason: str = ""
+    ) -> list[dict[str, Any]]:
+        """Ends a run from outside (cancel, deadline) with every unfinished stage, gate and attempt; the rows that list
+        what may still go on outside."""
         left = remains.listed(self, run)
         unfinished = [stage for stage in run.stages if stage.state not in TERMINAL_STAGE]
         under_way = [stage for stage in unfinished if stage.state in ACTIVE_STAGE or stage.awaits_import]
@@ -698,6 +701,7 @@ class Moves:
             self._remains += left
             told = [{"item": str(item["id"]), "kind": item["kind"]} for item in left]
             self.event("run.reconciliation_list", run.id, data=told)
+        return left
 
     def end_overdue(self) -> int:
         """Unfinished runs past their deadline → failed, `deadline_exceeded`, for good (R30, R31). Says how many."""

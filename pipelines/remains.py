@@ -25,7 +25,8 @@ def listed(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
     if not any(stage.attempt_number or stage.state == StageState.WAITING for stage in run.stages):
         return []  # nothing of it ever began
     stages = {stage.id: stage for stage in run.stages}
-    return [*_attempts(moves, run, stages), *_gates(moves, run, stages), *_effects(moves, run, stages)]
+    rows = [*_attempts(moves, run, stages), *_gates(moves, run, stages), *_effects(moves, run, stages)]
+    return [{"id": new_id(), **row} for row in rows]  # numbered as they are told
 
 
 def insert(rows: Sequence[dict[str, Any]]) -> None:
@@ -44,18 +45,24 @@ def told(run_id: uuid.UUID) -> list[dict[str, Any]]:
     """The list of a run as a cancel answers it, in the order in which it was made, with what is settled by now."""
     items = ReconciliationItem.objects.filter(run_id=run_id).order_by("opened_at", "id")
     return [
-        {
-            "itemId": str(item.id),
-            "stageId": str(item.stage_id),
-            "attempt": item.attempt_number,
-            "kind": item.kind,
-            "detail": item.detail,
+        _told(item.id, item.stage_id, item.attempt_number, item.kind, item.detail)
+        | {
             "settledAt": item.resolved_at.isoformat() if item.resolved_at else None,
             "settledBy": item.resolved_name or None,
             "note": item.note or None,
         }
         for item in items
     ]
+
+
+def as_listed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same of rows that are just being written: nothing of them is settled."""
+    return [_told(row["id"], row["stage_id"], row["attempt_number"], row["kind"], row["detail"]) for row in rows]
+
+
+def _told(item_id: uuid.UUID, stage_id: uuid.UUID, attempt: int, kind: str, detail: str) -> dict[str, Any]:
+    told = {"itemId": str(item_id), "stageId": str(stage_id), "attempt": attempt, "kind": kind, "detail": detail}
+    return {**told, "settledAt": None, "settledBy": None, "note": None}
 
 
 def _attempts(moves: Moves, run: RunRow, stages: dict[uuid.UUID, StageRow]) -> list[dict[str, Any]]:
@@ -127,7 +134,6 @@ def _row(
     moves: Moves, stage: StageRow, attempt: int, kind: Kind, subject: uuid.UUID | None, detail: str
 ) -> dict[str, Any]:
     return {
-        "id": new_id(),
         "run_id": stage.run_id,
         "workspace_id": moves.runs[stage.run_id].workspace_id,
         "stage_id": stage.id,

@@ -74,9 +74,9 @@ def cancel(moves: Moves, run: RunRow, reason: str) -> Cancelled:
     if run.status in RUN_NO_OPS["cancel"]:
         return Cancelled(run.id, True, remains.told(run.id))
     check_verb(run, "cancel", moves.now)
-    moves.end_run(run, RunStatus.CANCELLED, reason=reason)
+    left = moves.end_run(run, RunStatus.CANCELLED, reason=reason)
     moves.save()
-    return Cancelled(run.id, False, remains.told(run.id))
+    return Cancelled(run.id, False, remains.as_listed(left))
 
 
 def lock_run(run_id: uuid.UUID, actor: Actor) -> tuple[Moves, RunRow]:

@@ -112,10 +112,11 @@ def test_a_fault_while_one_is_carried_out_undoes_nothing_of_the_others(
     runs = [start_run() for _ in range(6)]
     real = Moves.end_run
 
-    def broken(self: Moves, run: Any, *arguments: Any, **more: Any) -> None:
-        real(self, run, *arguments, **more)
+    def broken(self: Moves, run: Any, *arguments: Any, **more: Any) -> list[dict[str, Any]]:
+        left = real(self, run, *arguments, **more)
         if run.id == runs[2].id:
             raise RuntimeError("a fault")
+        return left
 
     monkeypatch.setattr(Moves, "end_run", broken)
     bulk = work_through(begun(of(K.CANCEL, runs), operator), clock)
