@@ -29,7 +29,16 @@ LONG = "a-very-long-name-" * 11
 WIDTHS = (1280, 390, 320)
 # what shows no page: it is posted to, is the part of a page that HTMX fetches, is a plain text, or leads elsewhere
 NO_PAGE = {
-    *("logout", "preferences", "audit-export", "artifact-content", "bulk-new", "backfill-start", "schedule-preview"),
+    *(
+        "logout",
+        "preferences",
+        "audit-export",
+        "artifact-content",
+        "import-request",
+        "bulk-new",
+        "backfill-start",
+        "schedule-preview",
+    ),
     *("run-live", "run-events", "waiting", "whole"),
     *("oidc-login", "oidc-done", "oidc-log-out"),
 }
