@@ -34,6 +34,7 @@ OPERATIONS: list[URLPattern | URLResolver] = [
     path("v1/", include("approvals.rules_api")),
     path("v1/", include("recovery.api")),
     path("v1/", include("recovery.evidence_graph_api")),
+    path("v1/", include("recovery.budget_api")),
     path("v1/", include("recovery.backfill_api")),
     path("v1/", include("recovery.bulk_api")),
     path("v1/", include("pipelines.api.triggers")),  # after what is below `triggers/` and no trigger

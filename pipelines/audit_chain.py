@@ -28,7 +28,7 @@ import structlog
 from cryptography.exceptions import InvalidSignature
 from django.db import connection, transaction
 
-from pipelines import keyring, signing
+from pipelines import audit_decisions, keyring, signing
 from pipelines.keyring import Keyring, KeyState
 from pipelines.models import AuditCheck, AuditHead
 from pipelines.signing import Envelope, Verdict
@@ -325,7 +325,8 @@ class Report:
 
 
 def verify(workspace_id: uuid.UUID, exported: Head | None = None, *, connections: int = 1) -> Report:
-    """Checks a workspace's whole chain: every event against its text, every hash, the signed end, an exported head.
+    """Checks a workspace's whole chain: every event against its text, every hash, the signed end, an exported head;
+    then decisions against the events that tell of them.
 
     With several connections parts of the chain are checked side by side; one is the caller's own.
     """
@@ -360,7 +361,13 @@ def _check(workspace_id: uuid.UUID, exported: Head | None, connections: int, rep
         or _check_heads(workspace_id, end, head_position)
         or _check_waiting(workspace_id, report)
         or (_check_exported(exported, end) if exported else None)
+        or _check_decisions(workspace_id)
     )
+
+
+def _check_decisions(workspace_id: uuid.UUID) -> Fault | None:
+    differing = audit_decisions.first_differing(workspace_id)
+    return None if differing is None else Fault(differing.what, event=differing.event)
 
 
 def _check_chain(workspace_id: uuid.UUID, end: int, connections: int, report: Report) -> Fault | None:

@@ -14,11 +14,14 @@ from typing import Any, Literal
 
 from pipelines import recipients
 from pipelines.blackouts import Active
+from pipelines.budgets import ATTEMPTS, BYTES
 from pipelines.lanes import Inside, Turn
+from pipelines.limits import Limits
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
-from pipelines.moves import NO_END
+from pipelines.moves import IMPORT, NO_END
 from pipelines.pinned import in_words
 from pipelines.states import (
+    ACTIVE_STAGE,
     CLAIMABLE_STAGE,
     OPERATOR_PAUSE,
     TERMINAL_RUN,
@@ -91,6 +94,9 @@ class Surroundings:
     lane: Lane | None = None  # the run's, while it holds the run
     turn: Turn | None = None  # where the run stands in it
     throttled: Mapping[uuid.UUID, Use] = field(default_factory=dict)  # by stage: the policy that has no room for it
+    crowded: Mapping[uuid.UUID, Sequence[str]] = field(
+        default_factory=dict
+    )  # by stage that the run's concurrency has no room for: those that go first
     recipients: Mapping[uuid.UUID, Sequence[Mapping[str, Any]]] = field(
         default_factory=dict
     )  # by stage that names any: those allowed now
@@ -148,12 +154,13 @@ def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> li
         found.append(Blocker(NOBODY, f"the definition has changed: {in_words(run.changed)}; only a fork goes on"))
     if run.held:
         found.append(_held(run, around))
+    around = replace(around, crowded=_crowded(run, stages))
     by_position = {stage.position: stage for stage in stages}
     for stage in stages:
         if run.changed and stage.state not in UNDER_WAY:
             continue  # nothing of it begins any more
         if stage.state == StageState.FAILED and not stage.run_next_if_failed:
-            found.append(_failed(stage))
+            found.append(_failed(run, stage))
         elif stage.state == StageState.PENDING or (
             stage.state not in TERMINAL_STAGE and run.status not in TERMINAL_RUN
         ):
@@ -166,7 +173,7 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
     match stage.state:
         case StageState.PENDING:
             return [
-                _of(stage, by_position[position].name, _dependency(by_position[position]))
+                _of(stage, by_position[position].name, _dependency(run, by_position[position]))
                 for position in stage.depends_on
                 if not lets_go_on(by_position[position])
             ]
@@ -237,6 +244,10 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
         return _of(stage, around.paused_by or PERSON, cause, run.paused_until)
     if around.blackout is not None and _waits_in_blackout(run, stage):
         return replace(_of(stage, *_blackout(around.blackout, since)), closed_by="blackout")
+    if stage.id in around.crowded:
+        most, first = Limits.of(run.limits).concurrency, _listed(around.crowded[stage.id])
+        lets = f"the run lets {most} {'stage' if most == 1 else 'stages'} be active at a time"
+        return _of(stage, first, f"{since}; {lets}; first: {first}")
     registered = around.workers.get(stage.handler, ())
     allowed = around.recipients.get(stage.id)
     able = sorted({one.worker for one in registered if not one.misses and _sends(one, stage, allowed)})
@@ -274,6 +285,19 @@ def _unsent(registered: Sequence[Registered], stage: Stage, allowed: Sequence[Ma
         if not one.sends_to:
             told.append(f"{one.worker} does not say to whom it sends")
     return f"no live worker sends to {wanted}; {_listed(sorted(set(told)))}"
+
+
+def _crowded(run: Run, stages: Sequence[Stage]) -> dict[uuid.UUID, Sequence[str]]:
+    """As `Moves` queues them: what the run's concurrency has no room for, with the stages that go first."""
+    most = Limits.of(run.limits).concurrency
+    if len(stages) <= most:
+        return {}
+    active = [stage for stage in stages if stage.state in ACTIVE_STAGE]
+    waiting = [stage for stage in stages if stage.state in CLAIMABLE_STAGE and stage.mode != IMPORT]
+    waiting.sort(key=lambda stage: (stage.state != StageState.READY, stage.available_at or NO_END))
+    room = max(0, most - len(active))
+    first = [stage.name for stage in (*active, *waiting[:room])]
+    return {stage.id: first for stage in waiting[room:]}
 
 
 def _throttled(run: Run, stage: Stage, since: str, use: Use) -> Blocker:
@@ -367,27 +391,40 @@ def _named(effect: Effect) -> str:
     return f"{effect.effect_class.replace('_', ' ')}{step}{key} is {effect.state}"
 
 
-def _dependency(stage: Stage) -> str:
+def _dependency(run: Run, stage: Stage) -> str:
     if stage.state == StageState.FAILED and stage.failure_disposition == "gate_denied":
         return f"waits for {stage.name}, whose gate was rejected; that is final in this run"
     if stage.state == StageState.FAILED:
-        return f"waits for {stage.name}, which failed: {_helps(stage)}"
+        return f"waits for {stage.name}, which failed: {_helps(run, stage)}"
     if stage.state == StageState.NEEDS_RECONCILIATION:
         return f"waits for {stage.name}, whose effects outside are unknown: reconcile it"
     return f"waits for {stage.name}, which is {stage.get_state_display().lower()}"
 
 
-def _failed(stage: Stage) -> Blocker:
+def _failed(run: Run, stage: Stage) -> Blocker:
     if stage.failure_disposition == "gate_denied":
         return _of(stage, NOBODY, "its gate was rejected; that is final in this run")
     code = f" with {stage.last_error_code}" if stage.last_error_code else ""
-    return _of(stage, PERSON, f"failed{code}: {_helps(stage)}")
+    return _of(stage, PERSON, f"failed{code}: {_helps(run, stage)}")
 
 
-def _helps(stage: Stage) -> str:
+def _helps(run: Run, stage: Stage) -> str:
+    if stage.failure_disposition in (ATTEMPTS, BYTES):
+        return f"{_used_up(run, stage)}; skip it, or rerun on a release with larger limits"
     if stage.failure_disposition == "contradicted":
         return "what is known of its work outside contradicts itself; skip it, as a retry may be denied for good"
     return "retry it or skip it"
+
+
+def _used_up(run: Run, stage: Stage) -> str:
+    """Which limit of its run admits no other attempt."""
+    limits = Limits.of(run.limits)
+    if stage.failure_disposition == BYTES:
+        allowance = limits.allowance(stage.options)
+        return f"another attempt needs {allowance} bytes, more than is left of the run's {limits.total_output_bytes}"
+    if stage.attempt_number >= limits.attempts_per_stage:
+        return f"all {limits.attempts_per_stage} attempts of the stage are used"
+    return f"all {limits.total_attempts} attempts of the run are used or reserved"
 
 
 def _retry(stage: Stage) -> str:

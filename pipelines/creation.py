@@ -19,7 +19,7 @@ from typing import Any
 import rfc8785
 from django.db import transaction
 
-from pipelines import audit, baselines, checkpoints, context, wake
+from pipelines import audit, baselines, checkpoints, context, input_schemas, wake
 from pipelines.access import Actor
 from pipelines.baselines import Pinned
 from pipelines.errors import Refusal
@@ -577,6 +577,7 @@ def _resolve(
         release_id = inline_release(place.workspace_id, {"name": intent.name, "stages": shape, **told})
         return intent.name or "", stages, release_id, None, limits, []
     managed = release_in_force(place.workspace_id, intent.pipeline, place.environment_id)
+    input_schemas.check(managed.definition.get("input_schema"), intent.input or {})
     stages = [from_definition(stage) for stage in managed.definition["stages"]]
     limits, problems = narrowed(Limits.of(managed.definition.get("limits")), intent.limits)
     _refuse_limits([*problems, *limit_problems(intent.limits, stages)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import rfc8785
 
-from pipelines import limits
+from pipelines import input_schemas, limits
 from pipelines.api.bodies import parse
 from pipelines.api.serializers import (
     HANDLER,
@@ -122,16 +122,28 @@ class DefinedBaseline(Shape):
     artifact_id = Identifier()
 
 
+class InputSchema(AnyJson):
+    """A JSON Schema (2020-12) that inputs of runs keep to."""
+
+    def checker(self) -> Check:
+        def check(value: Any) -> Any:
+            if problem := json_problem(value, exact=True):
+                return Wrong.at_value(problem)
+            found = input_schemas.problem_of(value)
+            return Wrong(found) if found else value
+
+        return check
+
+
 class Definition(Shape):
     """A pipeline as a document: what `release_definition` reads and `POST /v1/releases` takes."""
-
-    later = ("input_schema",)
 
     slug = Slug()
     name = Text(max_length=NAME, control=False)
     description = Text(blank=True, max_length=DESCRIPTION, default="")
     stages = ListOf(child=DefinedStage(), min_length=1, max_length=MOST_STAGES)
     limits = Bounds(required=False)
+    input_schema = InputSchema(required=False)
     baseline = ListOf(child=DefinedBaseline(), max_length=MOST_BASELINES, required=False)
 
     @staticmethod

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import creation, lanes, tick_inputs
+from pipelines import creation, input_schemas, lanes, tick_inputs
 from pipelines.creation import Draft, Origin, Place
 from pipelines.errors import Refusal
 from pipelines.models import OverlapPolicy
@@ -260,6 +260,7 @@ def _draft(tick: DueTick, world: _World, *, held: bool) -> Draft:
     due = Due.kept(tick.at, tick.timezone, tick.rule)
     filled = tick_inputs.fill(tick.template, due=due, previous=tick.previous_at, trigger_name=tick.trigger_name)
     tick_inputs.text(filled)  # not too large
+    input_schemas.check(managed.definition.get("input_schema"), filled)
     return creation.managed_draft(
         tick.place,
         managed,

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from pipelines import lanes, ledger, tick_inputs
+from pipelines import input_schemas, lanes, ledger, tick_inputs
 from pipelines.access import RELEASE, Actor
 from pipelines.api.serializers import NAME
 from pipelines.api.shapes import text_problem
@@ -24,7 +24,8 @@ from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.limits import TEN_YEARS
 from pipelines.models import Application, CatchUp, Environment, OverlapPolicy, Pipeline, Trigger, TriggerVersion
-from pipelines.schedules import Schedule
+from pipelines.releases import managed
+from pipelines.schedules import Due, Schedule
 from pipelines.sql import database_now
 
 CREATE, CHANGE, ENABLE, DISABLE = "trigger.create", "trigger.change", "trigger.enable", "trigger.disable"
@@ -287,8 +288,20 @@ def _check(row: Trigger, given: set[str] | None = None) -> None:
         row.cron = schedule.cron
     if given is None or given & {"input", "timezone", "name"}:
         tick_inputs.check(row.input, timezone=row.timezone, trigger_name=row.name)
+        _check_schema(row)
     if row.starts_at is not None and row.ends_at is not None and row.ends_at <= row.starts_at:
         raise _refusal({"ends_at": ["must be after starts_at"]})
+
+
+def _check_schema(row: Trigger) -> None:
+    """Refuses an input that the release in force would not take, filled in as for a tick that is due now."""
+    try:
+        release = managed(row.workspace_id, row.pipeline_id, row.environment_id)
+    except Refusal:
+        return  # none is in force yet: its ticks say so
+    due = Due.kept(database_now(), row.timezone, "")
+    filled = tick_inputs.fill(row.input, due=due, previous=None, trigger_name=row.name)
+    input_schemas.check(release.definition.get("input_schema"), filled)
 
 
 def _refusal(problems: Problems) -> Refusal:

@@ -9,7 +9,7 @@ class RecoveryConfig(AppConfig):
     def ready(self) -> None:
         from approvals import gates
         from approvals.screens import plans
-        from pipelines import blockers, retention
+        from pipelines import audit_decisions, blockers, retention
         from pipelines.console import run_page, search
         from recovery import bulk_retention, carriers, waiting
         from recovery.backfill_carrier import BackfillCarrier
@@ -37,6 +37,18 @@ class RecoveryConfig(AppConfig):
         retention.stays_while(  # a target that is pending, and what the stop rule looks back at
             "EXISTS (SELECT FROM recovery_bulkitem i JOIN recovery_bulkoperation b ON b.id = i.bulk_id"
             " WHERE i.run = r.id AND b.state NOT IN ('completed', 'completed_with_failures', 'aborted', 'expired'))"
+        )
+        audit_decisions.also(  # each finding has an event of its own
+            """
+            SELECT e.id, 'the finding of which it tells is gone' FROM (
+                SELECT id, run, stage, row_number() OVER (PARTITION BY run, stage ORDER BY at, id) AS number
+                FROM pipelines_auditevent WHERE workspace_id = %(workspace)s AND outcome = 'allowed'
+                    AND action IN ('effect.reconcile', 'stage.reconcile')
+            ) e JOIN pipelines_run r ON r.id = e.run
+            WHERE e.number > (
+                SELECT count(*) FROM recovery_reconciliation f WHERE f.run_id = e.run AND f.stage_id = e.stage)
+            ORDER BY e.id LIMIT 1
+            """
         )
         retention.also(bulk_retention.remove)
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import creation, lanes, ledger, tick_inputs
+from pipelines import creation, input_schemas, lanes, ledger, tick_inputs
 from pipelines.audit import INTERNAL_ERROR
 from pipelines.creation import Draft, Origin, Place
 from pipelines.errors import Refusal
@@ -98,7 +98,7 @@ def fill(backfill_id: uuid.UUID, limit: int | None = None, *, skip_locked: bool 
         except Refusal as refusal:
             return _fail_pending(backfill, refusal)
         errors: Errors = {}
-        ready = list(_with_inputs(rows, backfill.request["made_with"], errors))
+        ready = list(_with_inputs(rows, backfill.request["made_with"], release, errors))
         decided = _make_all(backfill, trigger, release, ready, errors)
         _fail(errors)
         lanes.let_in_later([backfill.id])
@@ -117,11 +117,14 @@ def _next(backfill: Backfill, limit: int) -> list[_Pending]:
     ]
 
 
-def _with_inputs(rows: Sequence[_Pending], made_with: Mapping[str, Any], errors: Errors) -> Iterable[_Pending]:
+def _with_inputs(
+    rows: Sequence[_Pending], made_with: Mapping[str, Any], release: Managed, errors: Errors
+) -> Iterable[_Pending]:
     template, trigger_name = made_with["input"], made_with["trigger"]
     for one in rows:
         try:
             filled = tick_inputs.fill(template, due=one.due, previous=one.previous, trigger_name=trigger_name)
+            input_schemas.check(release.definition.get("input_schema"), filled)
         except Refusal as refusal:
             errors[one.id] = (refusal.code, refusal.detail)
             continue

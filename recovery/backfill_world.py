@@ -16,7 +16,7 @@ from typing import Any
 from django.conf import settings
 
 from approvals.rules import Requirement
-from pipelines import blackouts
+from pipelines import blackouts, input_schemas, tick_inputs
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import Environment, Trigger
@@ -141,8 +141,12 @@ def plan_now(
     release: Managed | None = None,
 ) -> Plan:
     """What the backfill would do now with these ticks (`dues_of`), and who must agree when `actor` asks: at least as
-    many as `frozen`. Refused: no release in force (`release_not_active`)."""
+    many as `frozen`. Refused: no release in force (`release_not_active`), and a first input that its schema does not
+    take; each other is looked at as its run is made."""
     release = release or managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
+    if dues:
+        first = tick_inputs.fill(trigger.input, due=dues[0], previous=None, trigger_name=trigger.name)
+        input_schemas.check(release.definition.get("input_schema"), first)
     found = _occasions(asked, trigger, release, dues)
     total = sum(1 for one in found if one.why)
     place = Place(

@@ -15,7 +15,7 @@ from django.db.models.functions import Lower
 from approvals.states import DeliveryState
 from pipelines.ids import new_id
 from pipelines.models import Workspace
-from pipelines.models.base import RecourseNow, closed_set, insert_only
+from pipelines.models.base import RecourseNow, closed_set, insert_only, not_emptied
 
 LONGEST_DIGEST = 24 * 3600
 
@@ -125,7 +125,7 @@ class DeliveryTry(models.Model):
 
     class Meta:
         verbose_name_plural = "delivery tries"
-        triggers = [insert_only("delivery_try_insert_only")]
+        triggers = [insert_only("delivery_try_insert_only"), not_emptied("delivery_try_not_emptied")]
 
 
 class Message(models.Model):

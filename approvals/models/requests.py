@@ -9,7 +9,7 @@ from django.db.models import Q
 from approvals.states import RequestCause, RequestState
 from pipelines.ids import new_id
 from pipelines.models import Run, Stage, Workspace
-from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, kept, not_emptied
 
 # all but how it ended, and when it was told that it would
 PUT = (
@@ -76,7 +76,11 @@ class ApprovalRequest(models.Model):
             models.Index(fields=["requested_by", "workspace", "-opened_at", "-id"], name="approval_request_by_person"),
             models.Index(fields=["expires_at"], name="approval_request_expiry", condition=Q(state=RequestState.OPEN)),
         ]
-        triggers = [frozen_when("approval_request_frozen", FROZEN, "a request stays as it was put")]
+        triggers = [
+            frozen_when("approval_request_frozen", FROZEN, "a request stays as it was put"),
+            kept("approval_request_kept"),
+            not_emptied("approval_request_not_emptied"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.subject} round {self.round}"
@@ -98,4 +102,4 @@ class RequestDecision(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["request", "user"], name="request_decision_once_per_person")]
-        triggers = [insert_only("request_decision_insert_only")]
+        triggers = [insert_only("request_decision_insert_only"), not_emptied("request_decision_not_emptied")]

@@ -216,7 +216,12 @@ class OperationsEndpoint(Endpoint):
 
 def page_answer(request: HttpRequest, page: Page[Any], items: Sequence[Any]) -> HttpResponse:
     """A page of a list: the items and the URLs of its neighbours."""
-    return answer({"next": _url(request, page.next), "previous": _url(request, page.previous), "results": list(items)})
+    return answer(page_told(request, page, items))
+
+
+def page_told(request: HttpRequest, page: Page[Any], items: Sequence[Any]) -> dict[str, Any]:
+    """The same, to be put into a larger answer."""
+    return {"next": _url(request, page.next), "previous": _url(request, page.previous), "results": list(items)}
 
 
 def _url(request: HttpRequest, cursor: str | None) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines import audit_chain, terminations
 from pipelines.api.operations_endpoint import PlannedVerb, StartingVerb
-from pipelines.api.serializers import HANDLER, MOST_APPROVERS, NAME, Options
+from pipelines.api.serializers import HANDLER, MOST_APPROVERS, NAME, JobRecipient, Options, Recipient
 from pipelines.api.shapes import (
     AnyJson,
     Flag,
@@ -377,6 +377,7 @@ class StageView(Shape):
     run_next_if_failed = Flag()
     effect_mode = OneOf(EffectMode.values)
     approval = ApprovalView(allow_null=True)
+    recipients = ListOf(child=Recipient(), help_text="to whom it may be sent, in order of fallback; none: to anyone")
     options = Options()
     next_retry_at = Moment(allow_null=True)
     started_at = Moment(allow_null=True)
@@ -407,6 +408,7 @@ def stage_view(stage: Stage, names: Mapping[int, str]) -> dict[str, Any]:
         "run_next_if_failed": stage.run_next_if_failed,
         "effect_mode": stage.effect_mode,
         "approval": stage.approval,
+        "recipients": stage.recipients or [],
         "options": stage.options,
         "next_retry_at": time(stage.available_at) if stage.state == StageState.RETRY_SCHEDULED else None,
         "started_at": time(stage.started_at),
@@ -431,6 +433,7 @@ class AttemptView(Shape):
     worker = Text(blank=True)
     session_id = Identifier(allow_null=True)
     request_digest = Text(blank=True)
+    recipient = JobRecipient(allow_null=True)
     dispatched_at = Moment()
     started_at = Moment(allow_null=True)
     finished_at = Moment(allow_null=True)
@@ -459,6 +462,7 @@ def attempt_view(attempt: Attempt) -> dict[str, Any]:
         "worker": attempt.worker,
         "session_id": _id(attempt.session_id),
         "request_digest": attempt.request_digest,
+        "recipient": attempt.recipient,
         "dispatched_at": time(attempt.dispatched_at),
         "started_at": time(attempt.started_at),
         "finished_at": time(attempt.finished_at),

@@ -21,6 +21,7 @@ from pipelines.console.folding import fold_attempts, fold_rows, mood_of
 from pipelines.console.offers import Offer
 from pipelines.console.overview import TELLING
 from pipelines.errors import Refusal
+from pipelines.limits import Limits
 from pipelines.models import (
     Attempt,
     DeadLetter,
@@ -149,6 +150,18 @@ class Chosen:
     attempts: Sequence[AttemptLine]
     more: bool
     policies: Sequence[PolicyView]
+    limits: Limits
+
+    @property
+    def allowance(self) -> int:
+        """The bytes that its next attempt is charged."""
+        return self.limits.allowance(self.stage.options)
+
+    @property
+    def most_attempts(self) -> int | None:
+        """How many attempts its run lets it have; none where that is as usual."""
+        most = self.limits.attempts_per_stage
+        return most if most != Limits().attempts_per_stage else None
 
     @property
     def open_gate(self) -> Gate | None:
@@ -597,6 +610,7 @@ def _chosen(light: Stage, run: Run, actor: Actor, gates: Sequence[Gate], names: 
         attempts=attempts,
         more=more,
         policies=queries.effective_policies(stage),
+        limits=Limits.of(run.limits),
     )
 
 

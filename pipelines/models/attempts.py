@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, not_emptied
 from pipelines.models.definitions import Application, Environment
 from pipelines.models.runs import Run, Stage
 from pipelines.states import (
@@ -158,7 +158,7 @@ class LogLine(models.Model):
     fields = models.JSONField(default=dict)
 
     class Meta:
-        triggers = [insert_only("log_line_insert_only")]
+        triggers = [insert_only("log_line_insert_only"), not_emptied("log_line_not_emptied")]
 
 
 class LateEvidence(models.Model):
@@ -178,7 +178,7 @@ class LateEvidence(models.Model):
             # a worker that repeats its late result adds nothing
             models.UniqueConstraint(fields=["attempt", "digest"], name="late_evidence_once_per_result")
         ]
-        triggers = [insert_only("late_evidence_insert_only")]
+        triggers = [insert_only("late_evidence_insert_only"), not_emptied("late_evidence_not_emptied")]
 
 
 class DeadLetter(models.Model):

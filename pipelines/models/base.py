@@ -79,3 +79,17 @@ def kept(name: str) -> pgtrigger.Trigger:
                 USING ERRCODE = 'integrity_constraint_violation';
         """,
     )
+
+
+def not_emptied(name: str) -> pgtrigger.Trigger:
+    """Refuses TRUNCATE, which row triggers do not see, of the table itself and by way of another (R44, I7)."""
+    return pgtrigger.Trigger(
+        name=name,
+        level=pgtrigger.Statement,
+        when=pgtrigger.Before,
+        operation=pgtrigger.Truncate,
+        func="""
+            RAISE EXCEPTION 'rows of % are never removed all at once', TG_TABLE_NAME
+                USING ERRCODE = 'integrity_constraint_violation';
+        """,
+    )

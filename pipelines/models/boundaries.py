@@ -7,7 +7,7 @@ from django.db.models import Q
 
 from pipelines.ids import new_id
 from pipelines.models.attempts import Attempt
-from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, kept
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, kept, not_emptied
 from pipelines.models.definitions import Workspace
 from pipelines.models.runs import Run, Stage
 
@@ -38,7 +38,7 @@ class ArtifactContent(models.Model):
                 name="artifact_content_is_where_it_says",
             ),
         ]
-        triggers = [insert_only("artifact_content_insert_only")]
+        triggers = [insert_only("artifact_content_insert_only"), not_emptied("artifact_content_not_emptied")]
 
 
 class Artifact(models.Model):
@@ -74,7 +74,7 @@ class Artifact(models.Model):
             models.Index(fields=["workspace", "name", "-at", "-id"], name="artifact_by_name"),
             models.Index(fields=["workspace", "-at", "-id"], name="artifact_baselines", condition=Q(run__isnull=True)),
         ]
-        triggers = [insert_only("artifact_insert_only")]
+        triggers = [insert_only("artifact_insert_only"), not_emptied("artifact_not_emptied")]
 
     def __str__(self) -> str:
         return f"{self.name} {self.digest[:12]}"
@@ -136,6 +136,7 @@ class ReconciliationItem(models.Model):
                 "what was listed stays as it was listed",
             ),
             kept("reconciliation_item_kept"),
+            not_emptied("reconciliation_item_not_emptied"),
         ]
 
 
@@ -149,4 +150,4 @@ class Termination(models.Model):
     at = models.DateTimeField(db_default=RecourseNow())
 
     class Meta:
-        triggers = [insert_only("termination_insert_only")]
+        triggers = [insert_only("termination_insert_only"), not_emptied("termination_not_emptied")]

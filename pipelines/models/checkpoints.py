@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set, insert_only
+from pipelines.models.base import RecourseNow, closed_set, insert_only, not_emptied
 from pipelines.models.definitions import Workspace
 from pipelines.models.runs import Run
 from pipelines.states import CheckpointMoment
@@ -41,7 +41,7 @@ class Checkpoint(models.Model):
             models.UniqueConstraint(fields=["run", "sequence"], name="checkpoint_sequence_once_per_run"),
             closed_set("moment", CheckpointMoment, "checkpoint_moment_known"),
         ]
-        triggers = [insert_only("checkpoint_insert_only")]
+        triggers = [insert_only("checkpoint_insert_only"), not_emptied("checkpoint_not_emptied")]
 
     def __str__(self) -> str:
         return f"checkpoint {self.sequence}"
@@ -61,7 +61,7 @@ class CheckpointEvidence(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["checkpoint", "digest"], name="checkpoint_evidence_once"),
         ]
-        triggers = [insert_only("checkpoint_evidence_insert_only")]
+        triggers = [insert_only("checkpoint_evidence_insert_only"), not_emptied("checkpoint_evidence_not_emptied")]
 
 
 class LocalKeyring(models.Model):

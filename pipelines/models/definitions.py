@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.db.models.functions import Lower
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, TextDigest, closed_set, frozen_when
+from pipelines.models.base import RecourseNow, TextDigest, closed_set, frozen_when, kept, not_emptied
 from pipelines.states import ReleaseStatus
 
 
@@ -238,7 +238,9 @@ class Release(models.Model):
                 "release_text_stays",
                 "OLD.definition <> NEW.definition OR OLD.digest <> NEW.digest",
                 "a release is never changed; register another one",
-            )
+            ),
+            kept("release_kept"),
+            not_emptied("release_not_emptied"),
         ]
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set, frozen_when
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, kept, not_emptied
 from pipelines.models.runs import Run, Stage
 from pipelines.states import EFFECT_MOVES, OPEN_EFFECT, EffectClass, EffectState
 
@@ -58,7 +58,9 @@ class Effect(models.Model):
                 "effect_only_forward",
                 f"OLD.state <> NEW.state AND NOT ({_FORWARD})",
                 "an effect only moves forward",
-            )
+            ),
+            kept("effect_kept"),
+            not_emptied("effect_not_emptied"),
         ]
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, kept, not_emptied
 from pipelines.models.definitions import Application, Workspace
 from pipelines.models.runs import Run, Stage
 from pipelines.states import GateState
@@ -86,6 +86,8 @@ class Gate(models.Model):
                 " OR NEW.expires_at IS DISTINCT FROM OLD.expires_at",
                 "what a gate asks for is fixed as it opens",
             ),
+            kept("gate_kept"),
+            not_emptied("gate_not_emptied"),
         ]
 
 
@@ -112,4 +114,4 @@ class GateDecision(models.Model):
                 fields=["gate", "user"], condition=Q(user__isnull=False), name="gate_decision_once_per_person"
             ),
         ]
-        triggers = [insert_only("gate_decision_insert_only")]
+        triggers = [insert_only("gate_decision_insert_only"), not_emptied("gate_decision_not_emptied")]

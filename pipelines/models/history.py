@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models.fields.json import KeyTextTransform
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set, insert_only, only_added
+from pipelines.models.base import RecourseNow, closed_set, insert_only, not_emptied, only_added
 
 CREATION, APPLICATIONS = "run.create", "application"  # the action and the channel of most audit events
 
@@ -47,7 +47,7 @@ class Event(models.Model):
 
     class Meta:
         indexes = [models.Index(fields=["run", "id"], name="event_by_run")]
-        triggers = [insert_only("event_insert_only")]
+        triggers = [insert_only("event_insert_only"), not_emptied("event_not_emptied")]
 
 
 class AuditEvent(models.Model):
@@ -115,6 +115,7 @@ class AuditEvent(models.Model):
         ]
         triggers = [
             only_added("audit_event_only_added"),
+            not_emptied("audit_event_not_emptied"),
             pgtrigger.Trigger(
                 name="audit_event_canonical",
                 when=pgtrigger.Before,
@@ -155,7 +156,7 @@ class AuditSeal(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["workspace", "position"], name="audit_seal_once_per_position")]
-        triggers = [only_added("audit_seal_only_added")]
+        triggers = [only_added("audit_seal_only_added"), not_emptied("audit_seal_not_emptied")]
 
 
 class AuditHead(models.Model):
@@ -172,7 +173,7 @@ class AuditHead(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["workspace", "position"], name="audit_head_once_per_position")]
-        triggers = [only_added("audit_head_only_added")]
+        triggers = [only_added("audit_head_only_added"), not_emptied("audit_head_not_emptied")]
 
 
 class AuditCheck(models.Model):
@@ -190,4 +191,4 @@ class AuditCheck(models.Model):
 
     class Meta:
         indexes = [models.Index(fields=["workspace", "-id"], name="audit_check_newest")]
-        triggers = [only_added("audit_check_only_added")]
+        triggers = [only_added("audit_check_only_added"), not_emptied("audit_check_not_emptied")]

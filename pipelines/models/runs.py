@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import Q
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, not_emptied
 from pipelines.models.definitions import (
     Application,
     Environment,
@@ -189,7 +189,7 @@ class RunIdentity(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["application", "key"], name="run_identity_once_per_application")]
-        triggers = [insert_only("run_identity_insert_only")]
+        triggers = [insert_only("run_identity_insert_only"), not_emptied("run_identity_not_emptied")]
 
 
 class ContextItem(models.Model):
@@ -340,4 +340,4 @@ class StageOutput(models.Model):
     at = models.DateTimeField(db_default=RecourseNow())
 
     class Meta:
-        triggers = [insert_only("stage_output_insert_only")]
+        triggers = [insert_only("stage_output_insert_only"), not_emptied("stage_output_not_emptied")]

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from pipelines.ids import new_id
-from pipelines.models.base import RecourseNow, closed_set, insert_only
+from pipelines.models.base import RecourseNow, closed_set, insert_only, not_emptied
 from pipelines.models.definitions import Application, Environment, Pipeline, Workspace
 from pipelines.schedules import Gap, Overlap
 from pipelines.states import SkipReason, TickState
@@ -102,7 +102,7 @@ class TriggerVersion(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["trigger", "version"], name="trigger_version_once")]
-        triggers = [insert_only("trigger_version_insert_only")]
+        triggers = [insert_only("trigger_version_insert_only"), not_emptied("trigger_version_not_emptied")]
 
 
 class Tick(models.Model):

@@ -8,7 +8,7 @@ from django.db.models import Q
 
 from pipelines.ids import new_id
 from pipelines.models import Effect, Run, Stage, Workspace
-from pipelines.models.base import RecourseNow, closed_set, insert_only
+from pipelines.models.base import RecourseNow, closed_set, insert_only, not_emptied
 from recovery.states import TERMINAL_OPERATION, Disposition, OperationKind, OperationState, Outcome
 
 
@@ -85,7 +85,7 @@ class EffectEvidence(models.Model):
 
     class Meta:
         verbose_name_plural = "effect evidence"
-        triggers = [insert_only("effect_evidence_insert_only")]
+        triggers = [insert_only("effect_evidence_insert_only"), not_emptied("effect_evidence_not_emptied")]
 
 
 class Reconciliation(models.Model):
@@ -103,4 +103,4 @@ class Reconciliation(models.Model):
 
     class Meta:
         constraints = [closed_set("outcome", Outcome, "reconciliation_outcome_known")]
-        triggers = [insert_only("reconciliation_insert_only")]
+        triggers = [insert_only("reconciliation_insert_only"), not_emptied("reconciliation_not_emptied")]

@@ -20,7 +20,7 @@ from pipelines.states import TERMINAL_RUN
 from recovery.evidence_drawing import draw
 from recovery.evidence_graph import Edge, Node, evidence_graph
 from recovery.models import Backfill, Operation
-from recovery.screens import effect_pages, operation_pages
+from recovery.screens import effect_pages, limits, operation_pages
 
 EFFECTS, FORKS, OPERATIONS = 8, 6, 6
 MOST_AHEAD = 1000
@@ -94,6 +94,8 @@ def sections(actor: Actor, run: Run) -> list[Section]:
     found = [Section("main", "recovery/_run_effects.html", effects)] if effects.rows else []
     if run.trigger_id is not None:
         found.append(Section("aside", "backfills/_run_origin.html", _origin(actor, run, run.trigger_id)))
+    if bounds := limits.of_run(run):
+        found.append(Section("aside", "recovery/_run_limits.html", bounds))
     found.append(Section("aside", "recovery/_run_lineage.html", _lineage(actor, run)))
     if asked:
         told = Asked(asked[:OPERATIONS], len(asked) > OPERATIONS)

@@ -20,7 +20,7 @@ from recourse.texts import printable
 Answer = dict[str, Any]
 DONE, REFUSED, STANDS_STILL, WAITS = 0, 2, 3, 4
 MOST_BYTES = 16 * 1024 * 1024  # of an answer file
-ENDED_WELL, GOES_ON = "completed", frozenset({"queued", "running", "pausing"})
+GOES_ON = frozenset({"completed", "queued", "running"})
 
 
 class Refused(Exception):
@@ -88,9 +88,14 @@ def _run(client: SyncClient, options: argparse.Namespace) -> int:
         lines.append(f"{options.run}: resumed")
         account = client.executions.account(options.run)
     _say(options, account, [*lines, *lines_of_standstill(account)])
-    if account["status"] == ENDED_WELL:
-        return DONE
-    return DONE if account["status"] in GOES_ON and not account["is_paused"] else STANDS_STILL
+    return DONE if _moves(account) else STANDS_STILL
+
+
+def _moves(account: Answer) -> bool:
+    """Whether it ended well, or goes on by itself: of one that waits, nobody need act on any of its stages."""
+    if account["status"] == "waiting":
+        return not any(stage["next"] for stage in account["stages"])
+    return account["status"] in GOES_ON and not account["is_paused"]
 
 
 def _cancel(client: SyncClient, options: argparse.Namespace) -> int:

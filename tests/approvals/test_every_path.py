@@ -63,6 +63,7 @@ READS = "reads"
 ENGINE = "carries out what was agreed to, ends what is over, and decides nothing"
 ONESELF = "how one gets in oneself, and nobody else"
 TELLS = "sends or keeps what is so already"
+BRINGS = "brings in what was made elsewhere, by its request's digest: it decides nothing that waits for people"
 TYPES = "calls the route of the same name with the token of whoever types it, and has no way of its own"
 SHELL = "whoever has a shell on the console's host; no command knows requests or gates"
 
@@ -80,6 +81,9 @@ WAYS: dict[str, str] = {
     "POST v1/executions/<str:execution_id>/pause": LOOKS,
     "POST v1/executions/<str:execution_id>/resume": LOOKS,
     "POST v1/stages/<str:stage_id>/reconcile": LOOKS,
+    "POST v1/stages/<str:stage_id>/import": BRINGS,
+    "POST stages/<str:stage_id>/import": BRINGS,
+    "form import-answer": BRINGS,
     "POST v1/executions/<str:execution_id>/effects/<str:effect_id>/reconciliation": LOOKS,
     "POST v1/executions/<str:execution_id>/effects/<str:effect_id>/evidence": LOOKS,
     "POST v1/executions/<str:execution_id>/checkpoints": WORKS,
@@ -232,6 +236,12 @@ WAYS: dict[str, str] = {
     "task approvals.tasks.forget_deliveries": TELLS,
     "task pipelines.tasks.retention": "removes what has ended long ago",
     "task pipelines.tasks.sweep_artifacts": "removes bytes that nothing refers to",
+    "cli status": READS,
+    "cli retry": TYPES,
+    "cli run": TYPES,
+    "cli cancel": TYPES,
+    "cli export": READS,
+    "cli import": TYPES,
     "cli execution snapshot": READS,
     "cli execution pause": TYPES,
     "cli execution resume": TYPES,

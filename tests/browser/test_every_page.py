@@ -14,9 +14,13 @@ from django.contrib import admin
 from django.urls import resolve, reverse
 
 from config.security import POLICY
+from pipelines import imports
+from pipelines.access import Actor
+from pipelines.errors import Refusal
+from pipelines.imports import Answer
 from pipelines.models import Run
 from tests.browser.looking import OF_COLOUR, WCAG, Window
-from tests.cast import Person
+from tests.cast import Person, stages_of
 from tests.pipelines.test_everything_has_a_rule import address_of, parts  # noqa: F401  one of each thing
 from tests.routes import every_route
 
@@ -29,7 +33,16 @@ LONG = "a-very-long-name-" * 11
 WIDTHS = (1280, 390, 320)
 # what shows no page: it is posted to, is the part of a page that HTMX fetches, is a plain text, or leads elsewhere
 NO_PAGE = {
-    *("logout", "preferences", "audit-export", "artifact-content", "bulk-new", "backfill-start", "schedule-preview"),
+    *(
+        "logout",
+        "preferences",
+        "audit-export",
+        "artifact-content",
+        "import-request",
+        "bulk-new",
+        "backfill-start",
+        "schedule-preview",
+    ),
     *("run-live", "run-events", "waiting", "whole"),
     *("oidc-login", "oidc-done", "oidc-log-out"),
 }
@@ -134,6 +147,19 @@ def test_nothing_is_wrong_with_a_long_branched_run_in_the_middle_of_it(
     run = start_run(*stages)
     one = window(people["operator"])
     assert list(wrong_with(one, f"/console/runs/{run.id}/")) == []
+
+
+def test_nothing_is_wrong_with_what_is_made_elsewhere(
+    window: Open, people: dict[str, Person], start_run: Callable[..., Run], application_actor: Actor
+) -> None:
+    """A run that awaits an answer and refused one, for who may bring it in and who may not, and the form for it."""
+    run = start_run({"name": LONG, "mode": "import"})
+    stage_id = stages_of(run)[0].id
+    with pytest.raises(Refusal):
+        imports.take(stage_id, Answer("0" * 64, output=1), actor=application_actor)
+    for role in ("operator", "viewer"):
+        assert list(wrong_with(window(people[role]), f"/console/runs/{run.id}/")) == [], role
+    assert list(wrong_with(window(people["operator"]), f"/console/stages/{stage_id}/import/")) == []
 
 
 def dialogs_on(one: Window) -> list[str]:

@@ -316,6 +316,19 @@ def a_retry_after_the_deadline(house: House) -> Any:
     return house.a("operator").post(f"/v1/stages/{run['stages'][0]['id']}/retry", {"scope": "stage"})
 
 
+@reaches("recipient_not_allowed")
+def an_attempt_taken_by_an_adapter_that_sends_elsewhere(house: House) -> Any:
+    recipient = {"organisation": "Model House", "service": "large"}
+    stage = {"stageName": "a", "stageHandlerName": "Handler", "recipients": [recipient]}
+    house.application.post("/pipelines/idempotent", {"idempotencyKey": "k", "name": "n", "stages": [stage]})
+    told = {"workerName": "w", "supportedHandlers": ["Handler"], "recipients": [{"handler": "Handler", **recipient}]}
+    session = house.application.post("/workers/bootstrap", told).json()["sessionToken"]
+    pulled = house.application.post("/jobs/pull", {}, X_Worker_Session=session)
+    (job,) = pulled.json()["jobs"]
+    body = {"executionId": job["executionId"]}
+    return house.worker.post(f"/stages/{job['stageId']}/lease/acquire", body)
+
+
 @reaches("definition_changed")
 def a_rerun_of_a_step_that_the_release_has_no_more(house: House) -> Any:
     manager = house.a("release_manager")
@@ -692,11 +705,6 @@ def _without_limits(house: House) -> Any:
     return house.application.post("/pipelines/idempotent", body)
 
 
-def _without_recipients(house: House) -> Any:
-    stage = {"stageName": "a", "stageHandlerName": "Handler", "recipients": [{"name": "model-house"}]}
-    return house.application.post("/pipelines/idempotent", {"idempotencyKey": "k", "name": "n", "stages": [stage]})
-
-
 def _without_artifacts(house: House) -> Any:
     return house.a("viewer").get(f"/v1/artifacts/{unknown_id()}")
 
@@ -709,7 +717,6 @@ def _without_rates(house: House) -> Any:
 LATER: dict[str, tuple[How, int, str]] = {
     "budget_exhausted": (_without_limits, 400, "no run declares how much it may write"),
     "attempts_exhausted": (_without_limits, 400, "no run declares how often it may try"),
-    "recipient_not_allowed": (_without_recipients, 400, "no stage declares where it may send to"),
     "artifact_immutable": (_without_artifacts, 404, "there are no artifacts"),
     "artifact_corrupt": (_without_artifacts, 404, "there are no artifacts"),
     "rate_limited": (_without_rates, 400, "the APIs have no rates; too many log-ins are told on the log-in's own page"),

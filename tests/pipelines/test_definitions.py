@@ -66,8 +66,12 @@ def test_a_text_input_is_kept_byte_for_byte() -> None:
     assert Definition.clean(with_stage(input=text))["stages"][0]["input"] == text
 
 
-def test_input_schemas_are_refused_as_later() -> None:
-    assert "later version" in refused(PLAIN | {"input_schema": {}})["input_schema"][0]
+def test_an_input_schema_is_kept_as_told_and_a_wrong_one_is_refused_with_its_path() -> None:
+    schema = {"type": "object", "required": ["day"]}
+    assert with_defaults(Definition.clean(PLAIN | {"input_schema": schema}))["input_schema"] == schema
+    assert "input_schema" not in with_defaults(Definition.clean(PLAIN))
+    wrong = {"properties": {"day": {"type": "date"}}}
+    assert list(refused(PLAIN | {"input_schema": wrong})) == ["input_schema.properties.day.type"]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from pipelines.access import (
     DECIDE,
     FORK,
     FORK_PROTECTED,
+    IMPORT,
     KEY_CAPABILITIES,
     RECOVER,
     RELEASE,
@@ -73,6 +74,7 @@ MODEL = {
     STEER: {"operator", "release_manager", "admin"},
     CANCEL: {"operator", "release_manager", "admin"},
     RECOVER: {"operator", "release_manager", "admin"},
+    IMPORT: {"operator", "release_manager", "admin"},
     FORK: {"operator", "release_manager", "admin"},
     FORK_PROTECTED: {"release_manager", "admin"},
     RESOLVE: {"approver", "release_manager", "admin"},
@@ -125,6 +127,8 @@ SCREENS = {
     "stage-changes": VIEW,
     "retry": RECOVER,
     "skip": RECOVER,
+    "import-request": VIEW,
+    "import-answer": IMPORT,
     "reconcile": RESOLVE,
     "operations": VIEW,
     "operation": VIEW,
@@ -193,6 +197,8 @@ APPLICATION_ROUTES = {
     "pipelines/<str:run_id>": VIEW,
     "pipelines/<str:run_id>/cancel": CANCEL,
     "stages/<str:stage_id>/resume": DECIDE,
+    "stages/<str:stage_id>/import": IMPORT,
+    "stages/<str:stage_id>/import-request": VIEW,
     "workers/bootstrap": "opens a session",
     "workers/heartbeat": SESSION,
     "workers/shutdown": SESSION,
@@ -263,7 +269,7 @@ TASKS = {
 def test_the_table_is_the_models() -> None:
     """Model §5, the rows of people and the column of keys."""
     assert {capability: set(roles) for capability, roles in CAPABILITIES.items()} == MODEL
-    assert {"application": {VIEW, CANCEL, DECIDE}, "runtime": {CHECKPOINT}} == KEY_CAPABILITIES
+    assert {"application": {VIEW, CANCEL, DECIDE, IMPORT}, "runtime": {CHECKPOINT}} == KEY_CAPABILITIES
 
 
 def test_every_route_has_a_rule() -> None:
@@ -332,7 +338,7 @@ def test_a_superuser_has_the_rights_of_their_role_and_no_others(
     root = get_user_model().objects.create_superuser("root")
     assert not any(root.has_perm(capability, workspace) for capability in MODEL)
     workspace.members.create(user=root, role=Role.OPERATOR)
-    assert {one for one in MODEL if root.has_perm(one, workspace)} == {VIEW, STEER, CANCEL, RECOVER, FORK}
+    assert {one for one in MODEL if root.has_perm(one, workspace)} == {VIEW, STEER, CANCEL, RECOVER, IMPORT, FORK}
     assert not any(root.has_perm(capability, other_workspace) for capability in MODEL)
     assert not root.has_perm("a word that is no capability", workspace)
     assert root.has_perm("auth.change_user")
@@ -481,6 +487,7 @@ def test_a_runtime_key_serves_no_route_of_applications(
 ) -> None:
     """P9: 403 everywhere; without a key 401."""
     _, secret = keys.issue_key(application, environment, scope="runtime")
+    reads = ("pipelines/<str:run_id>", "artifacts/<str:artifact_id>", "stages/<str:stage_id>/import-request")
 
     def held(route: str) -> None:
         path = "/" + route
@@ -488,7 +495,7 @@ def test_a_runtime_key_serves_no_route_of_applications(
             path = path.replace(f"<str:{name}>", str(parts[name]))
         for headers, status in (({"X-API-Key": secret}, 403), ({}, 401), ({"X-API-Key": "rk_none"}, 401)):
             client = Api({**headers, "X-Worker-Session": "rs_none"})
-            is_read = route in ("pipelines/<str:run_id>", "artifacts/<str:artifact_id>")
+            is_read = route in reads
             answer = client.get(path) if is_read else client.post(path)
             assert answer.status_code == status, f"{route} {headers}"
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from pipelines import catalog, transitions
+from pipelines import catalog, keys, transitions
 from pipelines.errors import Refusal
 from pipelines.import_files import read_answer
-from pipelines.models import Attempt, AuditEvent, LateEvidence, Run, Stage
+from pipelines.models import Application, Attempt, AuditEvent, Environment, LateEvidence, Run, Stage
 from pipelines.moves import Moves
 from tests.cast import Api, Hand, Person
 from tests.clock import Clock
+from tests.pipelines.test_pinned import edit
 
 StartRun = Callable[..., Run]
 IMPORTED: dict[str, Any] = {"name": "correctness", "mode": "import"}
@@ -117,6 +118,40 @@ def test_only_the_own_application_imports(
     for role, expected in (("viewer", 403), ("approver", 403), ("operator", 200)):
         assert as_person(people[role]).post(f"/v1/stages/{stage_of(run).id}/import", body).status_code == expected
     assert api.post(f"/v1/stages/{stage_of(run).id}/import", body).status_code == 403
+
+
+def test_the_same_application_s_key_of_another_environment_finds_nothing(
+    start_run: StartRun, application: Application, environments: dict[str, Environment]
+) -> None:
+    """I16."""
+    run = start_run(IMPORTED)
+    _, secret = keys.issue_key(application, environments["production"])
+    other = Api({"X-API-Key": secret})
+    assert other.post(f"/stages/{stage_of(run).id}/import", answer_to(run)).status_code == 404
+    assert other.get(f"/stages/{stage_of(run).id}/import-request").status_code == 404
+    assert stage_of(run).state == "waiting"
+    assert not LateEvidence.objects.exists()
+
+
+def test_nothing_is_taken_before_it_is_awaited(start_run: StartRun, api: Api, operator: Api) -> None:
+    """Neither while an earlier stage is to come, nor while a gate stands before it."""
+    for run in (start_run("first", IMPORTED), start_run({**IMPORTED, "approval": {"when": "before"}}, key="gated")):
+        body = {"requestDigest": "0" * 64}
+        early = api.post(f"/stages/{stage_of(run).id}/import", body)
+        assert (early.status_code, early.json()["code"]) == (409, "stage_state_invalid")
+        looked = operator.post(f"/v1/stages/{stage_of(run).id}/import", {"request_digest": "0" * 64, "dry_run": True})
+        assert looked.json()["code"] == "stage_state_invalid"
+        assert not Attempt.objects.filter(stage=stage_of(run)).exists()
+
+
+def test_a_run_that_no_longer_stands_on_what_it_pinned_takes_nothing(start_run: StartRun, api: Api) -> None:
+    """R16: it says so, and is blocked."""
+    run = start_run(IMPORTED)
+    body = answer_to(run)
+    edit(run)
+    given = api.post(f"/stages/{stage_of(run).id}/import", body)
+    assert (given.status_code, given.json()["code"]) == (409, "definition_changed")
+    assert (Run.objects.get(id=run.id).status, stage_of(run).state) == ("blocked", "waiting")
 
 
 def test_people_import_with_a_plan_first(start_run: StartRun, operator: Api) -> None:

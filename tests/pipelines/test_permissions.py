@@ -40,6 +40,9 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "executions/<str:execution_id>/attempts"): VIEWERS,
     ("GET", "executions/<str:execution_id>/timeline"): VIEWERS,
     ("GET", "executions/<str:execution_id>/blockers"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/account"): VIEWERS,
+    ("GET", "stages/<str:stage_id>/import-request"): VIEWERS,
+    ("POST", "stages/<str:stage_id>/import"): OPERATORS,
     ("GET", "executions/<str:execution_id>/evidence"): VIEWERS,
     ("GET", "executions/<str:execution_id>/snapshot"): VIEWERS,
     ("GET", "executions/<str:execution_id>/checkpoints"): VIEWERS,
@@ -207,6 +210,7 @@ def things(
         "bulk_id": str(begun(of(OperationKind.CANCEL, [run]), admin).id),
         "execution_id": str(run.id),
         "stage_id": str(stages_of(run)[0].id),
+        "awaiting": str(stages_of(start_run({"name": "correctness", "mode": "import"}))[0].id),
         "effect_id": str(effect.id),
         "approval_id": str(in_review(run).id),
         "checkpoint_id": str(Checkpoint.objects.filter(run=run)[0].id),
@@ -222,6 +226,8 @@ def things(
 
 
 def path_of(route: str, things: dict[str, str]) -> str:
+    if route.endswith("import-request"):  # there is none of a stage that awaits no answer
+        route = route.replace("<str:stage_id>", things["awaiting"])
     for name, found in things.items():
         route = route.replace(f"<str:{name}>", found)
     assert "<" not in route

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -17,7 +19,7 @@ from pipelines.models import Attempt, LateEvidence, Policy, QueueEntry, Run, Sta
 from pipelines.recipients import allowed_of, key, position
 from pipelines.sql import query
 from pipelines.wake import Queue
-from tests.cast import Api, Hand, Worker
+from tests.cast import Api, Hand, Person, Worker
 from tests.clock import Clock
 
 FIELDS = {"organisation": "Model House", "service": "large", "billing": "prepaid", "retention": "none"}
@@ -220,6 +222,24 @@ def test_an_effect_to_somebody_else_is_refused(start_run: StartRun, new_hand: Ca
     with pytest.raises(Refusal):
         tell("committed", {"recipient": OTHER})
     assert LateEvidence.objects.get().reason == "another recipient"
+
+
+def test_pages_and_the_operations_api_show_recipients(
+    start_run: StartRun, new_hand: Callable[..., Hand], people: dict[str, Person], as_person: Callable[[Person], Api]
+) -> None:
+    run = start_run(asking(FIELDS, OTHER))
+    job = new_hand("w", recipients=sending(FIELDS)).take()
+    viewer = as_person(people["viewer"])
+    (stage,) = viewer.get(f"/v1/executions/{run.id}/stages").json()["results"]
+    assert stage["recipients"] == [FIELDS, OTHER]
+    (attempt,) = viewer.get(f"/v1/executions/{run.id}/attempts").json()["results"]
+    assert attempt["recipient"] == {"position": 0, **FIELDS}
+    client = Client()
+    client.force_login(people["viewer"].user)
+    assert "Model House" in client.get(f"/console/runs/{run.id}/?stage=0").content.decode()
+    page = client.get(reverse("console:attempt", args=[job.attempt_id])).content.decode()
+    assert "Sent to" in page
+    assert "recipient 1 of its stage" in page
 
 
 # over HTTP

@@ -31,6 +31,7 @@ from recourse import (
     Release,
     SelfApproval,
     StageContext,
+    StaleRequest,
     SyncClient,
     Waiting,
     Worker,
@@ -552,3 +553,19 @@ def test_an_artifact_goes_from_stage_to_stage_and_to_whoever_may_look(
 
     assert asyncio.run(by_loop())["content"] == prices
     manager.close()
+
+
+def test_an_answer_made_elsewhere_is_handed_in_for_its_request(client: SyncClient) -> None:
+    """R18, R20: by the application, with the digest that is awaited; the same again is the first one's."""
+    run = create(client, stage("correctness", mode="import", input="line 9"))
+    waiting = run["stages"][0]
+    request = client.stages.import_request(waiting["id"])
+    assert (request["input"], request["request_digest"]) == ("line 9", waiting["requestDigest"])
+    with pytest.raises(StaleRequest):
+        client.stages.import_answer(waiting["id"], request_digest="0" * 64, output=1)
+    for _ in range(2):
+        taken = client.stages.import_answer(
+            waiting["id"], request_digest=request["request_digest"], output={"score": 1}, source="the desk"
+        )
+        assert taken == {"accepted": True, "stageStatus": "completed"}
+    assert client.runs.get(run["id"])["stages"][0]["output"] == {"score": 1}

@@ -126,6 +126,13 @@ def test_run_says_why_it_stands_still(server: ProtocolServer, say: Say, told: di
     assert not server.bodies("/resume")
 
 
+def test_a_run_that_waits_for_a_timer_goes_on_by_itself(server: ProtocolServer, say: Say) -> None:
+    for following, expected in (["approval list"], 3), ([], 0):
+        stage = account()["stages"][0] | {"status": "waiting", "next": following}
+        server.answers[f"/v1/executions/{ID}/account"] = (200, account(status="waiting", stages=[stage]))
+        assert say("run", ID).status == expected
+
+
 def test_run_resumes_what_is_paused(server: ProtocolServer, say: Say) -> None:
     server.answers[f"/v1/executions/{ID}/account"] = (200, account(status="paused", is_paused=True))
     server.answers[f"/v1/executions/{ID}/resume"] = (200, {"execution_id": ID, "status": "resume_signal_sent"})

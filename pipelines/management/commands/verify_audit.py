@@ -21,8 +21,9 @@ MOST_CONNECTIONS = 4
 class Command(ConsoleCommand):
     help = (
         "Seals what waits, then checks the audit events of one workspace, or of all: every event against its canonical "
-        "text, the chain of hashes, the signed heads, and with --head that nothing was cut off since that head was "
-        "exported. Exit code 1 and the first broken event when it does not hold."
+        "text, the chain of hashes, the signed heads, with --head that nothing was cut off since that head was "
+        "exported, and that decisions are what events tell of them. Exit code 1 and the first thing that differs when "
+        "it does not hold."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
