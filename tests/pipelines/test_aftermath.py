@@ -360,7 +360,7 @@ def earlier_cancel(run: Run, *told: dict[str, Any]) -> None:
 
 def make_items() -> None:
     with connection.schema_editor() as editor:
-        import_module("pipelines.migrations.0023_items_of_earlier_cancels").make_items(apps, editor)
+        import_module("pipelines.migrations.0024_items_of_earlier_cancels").make_items(apps, editor)
 
 
 def test_what_earlier_cancels_told_becomes_rows_once(

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """What may still go on outside stays as it was listed, is settled with a note, and goes only with its run."""
 
-    dependencies = [("pipelines", "0021_recipients")]
+    dependencies = [("pipelines", "0022_recipients")]
     operations = [
         pgtrigger.migrations.AddTrigger(
             model_name='reconciliationitem',

@@ -8,7 +8,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('recovery', '0009_bulks_keep_their_pace'),
+        ('recovery', '0010_lanes_outlive_their_backfills'),
     ]
 
     operations = [

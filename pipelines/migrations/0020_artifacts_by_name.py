@@ -5,7 +5,7 @@ class Migration(migrations.Migration):
     """Lists of artifacts by name, and of baselines, which are few among many: each page from an index."""
 
     dependencies = [
-        ("pipelines", "0018_lines_of_throttles"),
+        ("pipelines", "0019_lines_of_throttles"),
     ]
     operations = [
         migrations.AddIndex(

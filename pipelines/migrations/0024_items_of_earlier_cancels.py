@@ -100,5 +100,5 @@ class Migration(migrations.Migration):
     """What earlier cancels listed becomes rows that can be worked off."""
 
     atomic = False
-    dependencies = [("pipelines", "0022_items_stay_as_listed")]
+    dependencies = [("pipelines", "0023_items_stay_as_listed")]
     operations = [migrations.RunPython(make_items, migrations.RunPython.noop)]

@@ -7,7 +7,7 @@ class Migration(migrations.Migration):
 
     atomic = False
     dependencies = [
-        ("pipelines", "0016_boundaries"),
+        ("pipelines", "0017_boundaries"),
     ]
     operations = [
         AddIndexConcurrently(

@@ -8,7 +8,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('pipelines', '0023_items_of_earlier_cancels'),
+        ('pipelines', '0024_items_of_earlier_cancels'),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ class Migration(migrations.Migration):
     """What rules a stage, how much room a policy of kind rate or concurrency has, and when it has some again."""
 
     dependencies = [
-        ("pipelines", "0017_slots_from_indexes"),
+        ("pipelines", "0018_slots_from_indexes"),
     ]
     operations = [
         migrations.AddField(

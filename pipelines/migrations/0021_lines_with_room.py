@@ -1,5 +1,4 @@
-from django.contrib.postgres.fields import ArrayField
-from django.db import migrations, models
+from django.db import migrations
 
 # Of these queues the lines in which something waits for a policy: from one line to the next, so that a backlog costs no
 # more than one entry.
@@ -26,66 +25,23 @@ LINES = """
 RATE_OF = """
     SELECT recourse_ruling('rate', r.workspace_id, r.environment_id, r.pipeline_id, s.name, s.handler)
     FROM pipelines_stage s JOIN pipelines_run r ON r.id = s.run_id WHERE s.id = head.stage_id"""
-# Who sends to nobody that an entry names looks past it. Without `sends_to` everything is seen.
-GOES_TO = "(q.recipients IS NULL OR sends_to IS NULL OR q.recipients && sends_to)"
 
 
 class Migration(migrations.Migration):
-    """What claims ask of whom a session's adapters send to: noted with the session and with what waits."""
+    """What claims ask only where a workspace has policies of kind rate or concurrency; plans that are kept for the
+    connection, and cost a claim elsewhere nothing."""
 
     dependencies = [
-        ("pipelines", "0020_lines_with_room"),
+        ("pipelines", "0020_artifacts_by_name"),
     ]
     operations = [
-        migrations.AddField(
-            model_name="workersession",
-            name="recipients",
-            field=models.JSONField(
-                default=list, db_default=[], help_text="[{handler, organisation, service, billing, retention}]"
-            ),
-        ),
-        migrations.AddField(
-            model_name="queueentry",
-            name="recipients",
-            field=ArrayField(
-                models.TextField(), null=True, help_text="keys of those to whom it may go now; none: to anyone"
-            ),
-        ),
-        migrations.RunSQL(
-            """
-            -- which adapter this is: as pipelines/recipients.py says
-            CREATE FUNCTION recourse_recipient_key(of_handler text, told jsonb) RETURNS text
-            LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-                SELECT encode(sha256(convert_to(of_handler || chr(31) || (told ->> 'organisation') || chr(31)
-                    || (told ->> 'service') || chr(31) || coalesce(told ->> 'billing', '') || chr(31)
-                    || coalesce(told ->> 'retention', ''), 'UTF8')), 'hex')
-            $$;
-
-            -- to whom a stage may go now: in the declared order one more with each attempt that failed in its epoch
-            CREATE FUNCTION recourse_recipients(of_stage uuid) RETURNS text[]
-            LANGUAGE sql STABLE AS $$
-                SELECT array_agg(recourse_recipient_key(s.handler, one.told) ORDER BY one.place)
-                FROM pipelines_stage s CROSS JOIN LATERAL jsonb_array_elements(s.recipients)
-                    WITH ORDINALITY one(told, place)
-                WHERE s.id = of_stage AND one.place <= 1 + (SELECT count(*) FROM pipelines_attempt a
-                    WHERE a.stage_id = s.id AND a.epoch = s.epoch AND a.state IN ('failed', 'timed_out'))
-            $$;
-            """,
-            """
-            DROP FUNCTION recourse_recipients(uuid);
-            DROP FUNCTION recourse_recipient_key(text, jsonb);
-            """,
-        ),
         migrations.RunSQL(
             f"""
-            DROP FUNCTION recourse_throttled_due(uuid[], uuid[], text[], uuid[], float);
-            DROP FUNCTION recourse_let_through(uuid[], uuid[], text[], uuid[], bigint, bigint);
-
             -- the heads of the lines whose policies have room, of each policy `per_room` for each that it lets go, and
             -- `most` at the most; in the environments `closed` nothing that begins
             CREATE FUNCTION recourse_let_through(
                 of_applications uuid[], of_environments uuid[], of_handlers text[], closed uuid[], most bigint,
-                per_room bigint, sends_to text[] DEFAULT NULL
+                per_room bigint
             ) RETURNS TABLE (stage_id uuid, available_at timestamptz, is_background boolean)
             LANGUAGE plpgsql STABLE AS $$
             #variable_conflict use_column
@@ -114,7 +70,7 @@ class Migration(migrations.Migration):
                         WHERE q.application_id = throttled.application_id
                             AND q.environment_id = throttled.environment_id AND q.handler = throttled.handler
                             AND q.throttle = throttled.throttle AND q.is_background = line.is_background
-                            AND q.is_start = line.is_start AND q.available_at <= recourse_now() AND {GOES_TO}
+                            AND q.is_start = line.is_start AND q.available_at <= recourse_now()
                         ORDER BY q.available_at, q.stage_id LIMIT open.reach
                     ) head
                     WHERE NOT (line.is_start AND throttled.environment_id = ANY(closed))
@@ -126,8 +82,7 @@ class Migration(migrations.Migration):
             -- in how many seconds the first of these lines has somebody due and its policy room; at most `longest` for
             -- who waits for a policy or for the end of a blackout
             CREATE FUNCTION recourse_throttled_due(
-                of_applications uuid[], of_environments uuid[], of_handlers text[], closed uuid[], longest float,
-                sends_to text[] DEFAULT NULL
+                of_applications uuid[], of_environments uuid[], of_handlers text[], closed uuid[], longest float
             ) RETURNS float LANGUAGE plpgsql STABLE AS $$
             #variable_conflict use_column
             BEGIN
@@ -151,7 +106,7 @@ class Migration(migrations.Migration):
                     WHERE q.application_id = throttled.application_id
                         AND q.environment_id = throttled.environment_id AND q.handler = throttled.handler
                         AND q.throttle = throttled.throttle AND q.is_background = line.is_background
-                        AND q.is_start = line.is_start AND {GOES_TO}
+                        AND q.is_start = line.is_start
                     ORDER BY q.available_at, q.stage_id LIMIT 1
                 ) head
                 CROSS JOIN LATERAL (
@@ -160,6 +115,9 @@ class Migration(migrations.Migration):
                 ) opening);
             END $$;
             """,
-            migrations.RunSQL.noop,
+            """
+            DROP FUNCTION recourse_throttled_due(uuid[], uuid[], text[], uuid[], float);
+            DROP FUNCTION recourse_let_through(uuid[], uuid[], text[], uuid[], bigint, bigint);
+            """,
         ),
     ]
