@@ -151,7 +151,7 @@ def _write(moves: Moves, run: RunRow, items: list[ReconciliationItem], actor: Ac
 
 
 def _is_open(effect_id: uuid.UUID | None) -> bool:
-    return Effect.objects.filter(id=effect_id, state__in=sorted(OPEN_EFFECT)).exists()
+    return effect_id is not None and Effect.objects.filter(id=effect_id, state__in=sorted(OPEN_EFFECT)).exists()
 
 
 def _told(rows: QuerySet[ReconciliationItem]) -> QuerySet[ReconciliationItem]:
