@@ -157,3 +157,16 @@ def test_a_bulk_retry_of_two_hundred_that_are_used_up_tries_none(
     assert Attempt.objects.count() == attempts == 201
     assert not Stage.objects.filter(run__in=runs, epoch__gt=1).exists()
     assert Stage.objects.get(run=free).state == "ready"
+
+
+def test_the_dialog_says_what_is_used_up_and_does_nothing(
+    start_run: StartRun, hand: Hand, people: dict[str, Person], client: Any
+) -> None:
+    run = start_run("only", limits={"attempts_per_stage": 1})
+    fail(hand)
+    before = standing(run)
+    client.force_login(people["operator"].user)
+    address = f"/console/stages/{stages_of(run)[0].id}/retry/"
+    for answer in (client.get(address), client.post(address, {"reason": "again"})):
+        assert "all 1 attempts of the stage are used" in answer.content.decode()
+    assert standing(run) == before
