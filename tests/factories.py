@@ -11,7 +11,17 @@ import factory
 from django.contrib.auth import get_user_model
 from factory.django import DjangoModelFactory
 
-from pipelines.models import Application, Environment, Member, Pipeline, Policy, Role, Workspace
+from pipelines.models import (
+    Application,
+    Environment,
+    Member,
+    Pipeline,
+    Policy,
+    ReconciliationItem,
+    Role,
+    Run,
+    Workspace,
+)
 
 LADDER = (("development", 1, False), ("staging", 2, False), ("production", 3, True))
 
@@ -90,3 +100,13 @@ class PolicyFactory(DjangoModelFactory[Policy]):
     workspace = factory.SubFactory(WorkspaceFactory)
     name = factory.Sequence(lambda number: f"policy-{number}")
     kind = "retry"
+
+
+def left_by(run: Run) -> ReconciliationItem:
+    """Something that the run may have left outside, not settled yet."""
+    stage = run.stages.order_by("position")[0]
+    told = {"kind": "running_attempt", "detail": f"{stage.name}: attempt 1 may still run at hand-1"}
+    made: ReconciliationItem = ReconciliationItem.objects.create(
+        run=run, workspace_id=run.workspace_id, stage=stage, attempt_number=1, **told
+    )
+    return made

@@ -87,10 +87,10 @@ def item_list(request: ScreenRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @screen
-def settle(request: ScreenRequest, item_id: uuid.UUID) -> HttpResponse:
+def settle(request: ScreenRequest, left_id: uuid.UUID) -> HttpResponse:
     """Says what became of something outside. The reason that is asked for is the note that is kept."""
     actor = request.visit.actor
-    item = aftermath.find(actor, item_id)
+    item = aftermath.find(actor, left_id)
     act = Act(
         title=f"Settle what {item.stage.name} of {item.run.name} left outside",
         needs=RESOLVE,

@@ -16,6 +16,7 @@ SCREENS = {
     "GET executions/<str:execution_id>/attempts": RUN,
     "GET executions/<str:execution_id>/timeline": "run-events",
     "GET executions/<str:execution_id>/blockers": RUN,
+    "GET executions/<str:execution_id>/budget": RUN,
     "GET executions/<str:execution_id>/snapshot": RUN,
     "GET executions/<str:execution_id>/checkpoints": "checkpoints",
     "GET executions/<str:execution_id>/checkpoints/latest": "checkpoints",

@@ -62,6 +62,7 @@ from recovery import backfills
 from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
 from tests.cells import in_each_cell
+from tests.factories import left_by
 from tests.recovery.backfilled import trigger_of, wish
 from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
@@ -164,6 +165,8 @@ SCREENS = {
     "release": VIEW,
     "release-new": RELEASE,
     "release-activate": RELEASE,
+    "reconciliation": VIEW,
+    "reconciliation-settle": RESOLVE,
     "artifacts": VIEW,
     "artifact-content": VIEW,
     "baseline-new": RELEASE,
@@ -374,6 +377,7 @@ def parts(
         "stage_id": stages_of(run)[0].id,
         "attempt_id": stages_of(run)[0].attempts.get().id,
         "effect_id": effect.id,
+        "left_id": left_by(run).id,
         "operation_id": in_review(run).id,
         "item_id": Gate.objects.get(run=gated).id,
         "kind": "traceback",

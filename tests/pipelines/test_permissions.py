@@ -21,6 +21,7 @@ from recovery import backfills
 from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
 from tests.cells import in_each_cell
+from tests.factories import left_by
 from tests.pipelines.blackout_nights import on_dates
 from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
@@ -52,6 +53,9 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("PATCH", "executions/<str:execution_id>/checkpoints/<str:checkpoint_id>"): NOBODY,
     ("GET", "executions/<str:execution_id>/effects"): VIEWERS,
     ("GET", "executions/<str:execution_id>/artifacts"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/reconciliation"): VIEWERS,
+    ("POST", "executions/<str:execution_id>/reconciliation/<str:item_id>/settle"): DECIDERS,
+    ("GET", "reconciliation"): VIEWERS,
     ("GET", "artifacts"): VIEWERS,
     ("POST", "artifacts"): RELEASERS,
     ("GET", "artifacts/<str:artifact_id>"): VIEWERS,
@@ -132,7 +136,7 @@ FOR_KEYS = {
     route
     for (method, route), roles in ROUTES.items()
     if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages", "backfills", "artifacts")
-} | {"operations", "dead-letters", "approvals"}
+} | {"operations", "dead-letters", "approvals", "reconciliation"}
 
 AsPerson = Callable[[Person], Api]
 
@@ -212,6 +216,7 @@ def things(
         "stage_id": str(stages_of(run)[0].id),
         "awaiting": str(stages_of(start_run({"name": "correctness", "mode": "import"}))[0].id),
         "effect_id": str(effect.id),
+        "item_id": str(left_by(run).id),
         "approval_id": str(in_review(run).id),
         "checkpoint_id": str(Checkpoint.objects.filter(run=run)[0].id),
         "letter_id": str(DeadLetter.objects.get().id),

@@ -157,3 +157,31 @@ def test_a_bulk_retry_of_two_hundred_that_are_used_up_tries_none(
     assert Attempt.objects.count() == attempts == 201
     assert not Stage.objects.filter(run__in=runs, epoch__gt=1).exists()
     assert Stage.objects.get(run=free).state == "ready"
+
+
+def test_the_dialog_says_what_is_used_up_and_does_nothing(
+    start_run: StartRun, hand: Hand, people: dict[str, Person], client: Any
+) -> None:
+    run = start_run("only", limits={"attempts_per_stage": 1})
+    fail(hand)
+    before = standing(run)
+    client.force_login(people["operator"].user)
+    address = f"/console/stages/{stages_of(run)[0].id}/retry/"
+    for answer in (client.get(address), client.post(address, {"reason": "again"})):
+        assert "all 1 attempts of the stage are used" in answer.content.decode()
+    assert standing(run) == before
+
+
+def test_a_release_that_has_no_room_for_what_would_begin_makes_no_fork(
+    start_run: StartRun, hand: Hand, operator: Api
+) -> None:
+    """R26: two stages would begin at once, and one attempt is all that there is."""
+    beside = [{"name": name, "depends_on": ["a"]} for name in "bc"]
+    run = start_run("a", *beside, limits={"total_attempts": 1})
+    hand.report(hand.take(), output=1)
+    assert [stage.state for stage in stages_of(run)] == ["completed", "failed", "failed"]
+    answer = operator.post(f"/v1/executions/{run.id}/rerun", {"from_step_id": "b", "reason": "again"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "attempts_exhausted")
+    assert "b, c: 0 of the run's 1 attempts" in answer.json()["detail"]
+    assert not Run.objects.filter(recovered_from=run).exists()
+    assert not Operation.objects.exists()
