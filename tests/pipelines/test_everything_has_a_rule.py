@@ -165,6 +165,7 @@ SCREENS = {
     "release": VIEW,
     "release-new": RELEASE,
     "release-activate": RELEASE,
+    "release-review": RELEASE,
     "reconciliation": VIEW,
     "reconciliation-settle": RESOLVE,
     "artifacts": VIEW,
