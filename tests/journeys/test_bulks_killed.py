@@ -97,7 +97,9 @@ def test_a_bulk_survives_workers_that_are_killed(
     with exactly once."""
     dice = random.Random(os.environ.get("RECOURSE_TEST_SEED", "bulks"))
     letters = letters_of(failing(start_run, hand, number))
-    bulk = begun(of(K.REDRIVE, letters, rate=100), operator)
+    # what is due while nobody works is dealt with at once by those who come back: so all of it takes twenty seconds
+    bulk = begun(of(K.REDRIVE, letters, rate=number // 20), operator)
+    in_its_midst = 0
     for _ in range(rounds):
         before = dealt_with(bulk)
         more = dice.randint(1, number // (rounds + 1) // 2)
@@ -108,7 +110,8 @@ def test_a_bulk_survives_workers_that_are_killed(
         until(console, nobody_is_at_it)
         assert_each_once(bulk)
         counted(bulk)
-    assert not ended(bulk), "it was killed in its midst"
+        in_its_midst += not ended(bulk)
+    assert in_its_midst, "it had ended before anybody was killed"
     console.start()
     until(console, lambda: ended(bulk))
     console.stop()
