@@ -59,10 +59,17 @@ class ChargeView(Shape):
     total = Whole(min_value=0, max_value=MOST_BYTES)
 
 
+class Pinned(Bounds):
+    """The limits of a run as it pinned them, defaults filled in; without a deadline it has none."""
+
+    deadline_seconds = Whole(allow_null=True)
+
+
+
 class BudgetView(Shape):
     """`reserved` is what stages may begin without asking again; what is left never rises."""
 
-    limits = Bounds()
+    limits = Pinned()
     charged = Amount()
     reserved = Amount()
     left = Amount()
