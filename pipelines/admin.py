@@ -26,6 +26,8 @@ from pipelines.errors import Refusal
 from pipelines.models import (
     ApiKey,
     Application,
+    Artifact,
+    ArtifactContent,
     Attempt,
     AttemptProgress,
     Checkpoint,
@@ -45,6 +47,7 @@ from pipelines.models import (
     PersonalToken,
     Pipeline,
     QueueEntry,
+    ReconciliationItem,
     Release,
     Role,
     Run,
@@ -52,6 +55,7 @@ from pipelines.models import (
     RunSearch,
     Stage,
     StageOutput,
+    Termination,
     WorkerSession,
     Workspace,
 )
@@ -296,6 +300,32 @@ class LateEvidenceAdmin(TenantAdmin):
     tenant = "attempt__stage__run__workspace"
     found_by = ("attempt",)
     list_display = ("attempt_id", "reason", "digest", "at")
+
+
+@admin.register(Artifact)
+class ArtifactAdmin(TenantAdmin):
+    found_by = ("pk", "run", "digest")
+    list_display = ("name", "size", "digest", "run_id", "stage_id", "added_by", "at")
+
+
+@admin.register(ArtifactContent)
+class ArtifactContentAdmin(TenantAdmin):
+    found_by = ("pk", "digest")
+    list_display = ("digest", "size", "place", "at")
+    hidden = ("body",)
+
+
+@admin.register(ReconciliationItem)
+class ReconciliationItemAdmin(TenantAdmin):
+    found_by = ("pk", "run", "stage")
+    list_display = ("run_id", "kind", "detail", "opened_at", "resolved_at", "resolved_name")
+
+
+@admin.register(Termination)
+class TerminationAdmin(TenantAdmin):
+    tenant = "attempt__stage__run__workspace"
+    found_by = ("pk",)
+    list_display = ("attempt_id", "complete", "at")
 
 
 @admin.register(DeadLetter)
