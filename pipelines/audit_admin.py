@@ -208,7 +208,7 @@ class AuditEventAdmin(TenantAdmin):
                     audit_export.leave_event(actor, form, told)
 
         rows = AuditEvent.objects.filter(pk__in=[event_id for event_id, _, _ in events])
-        name, whose = audit_export.name_of("-".join(slugs.values()), told), str(min(slugs))
+        name, whose = audit_export.name_of("-".join(slugs.values()), told), str(min(slugs, default=""))
         try:
             return audit_export.stream(rows, form, name, whose, keep)
         except Refusal as refusal:

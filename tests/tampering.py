@@ -21,7 +21,7 @@ import pytest
 from django.db import transaction
 
 from pipelines import keyring
-from pipelines.models import Checkpoint, Run, Stage
+from pipelines.models import Checkpoint, Release, Run, Stage
 from pipelines.moves import Moves
 from pipelines.sql import execute, query
 from tests.cast import Hand, stages_of
@@ -207,10 +207,12 @@ def another_environment(scene: Scene) -> None:
 
 
 def another_release(scene: Scene) -> None:
+    columns = ", ".join(field.column for field in Release._meta.concrete_fields if not field.generated)
     with past_the_triggers():
         execute(
-            "INSERT INTO pipelines_release SELECT (r).* FROM (SELECT jsonb_populate_record(p, jsonb_build_object("
-            "'id', %s::text, 'digest', repeat('1', 64))) AS r FROM pipelines_release p WHERE p.id = %s) one",
+            f"INSERT INTO pipelines_release ({columns}) SELECT {columns} FROM (SELECT (r).* FROM (SELECT"
+            " jsonb_populate_record(p, jsonb_build_object('id', %s::text, 'digest', repeat('1', 64))) AS r"
+            " FROM pipelines_release p WHERE p.id = %s) one) forged",
             [str(forged := uuid.uuid4()), scene.run.release_id],
         )
         Run.objects.filter(id=scene.run.id).update(release_id=forged)

@@ -168,11 +168,14 @@ def test_who_may_not_release_is_refused(definition: Path, people: dict[str, Pers
 
 def test_what_is_wrong_with_a_definition_is_said_line_by_line(tmp_path: Path, people: dict[str, Person]) -> None:
     path = tmp_path / "broken.json"
-    stages = [{"name": "a", "handler": ""}, {"name": "b", "handler": "h", "recipients": []}]
+    stages = [{"name": "a", "handler": ""}, {"name": "b", "handler": "h", "effect_mode": "odd"}]
     path.write_text(json.dumps(DEFINITION | {"stages": stages}))
     error = refused(*release(path))
     assert error.returncode == 2
-    assert [line.partition(":")[0] for line in str(error).splitlines()] == ["stages[0].handler", "stages[1].recipients"]
+    assert [line.partition(":")[0] for line in str(error).splitlines()] == [
+        "stages[0].handler",
+        "stages[1].effect_mode",
+    ]
     assert not Release.objects.exists()
 
 

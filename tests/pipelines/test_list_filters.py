@@ -11,6 +11,8 @@ from django.http import QueryDict
 
 from approvals.rules_api import RuleFilter
 from pipelines import list_filters, queries
+from pipelines.aftermath import OfRunFilter, OpenFilter
+from pipelines.api.artifacts import ArtifactFilter
 from pipelines.api.blackouts import BlackoutFilter
 from pipelines.api.checkpoints import CheckpointFilter
 from pipelines.errors import Refusal
@@ -33,6 +35,8 @@ LISTS = {
     "blackouts": BlackoutFilter,
     "backfills": BackfillFilter,
     "bulk-operations": BulkFilter,
+    "artifacts": ArtifactFilter,
+    "reconciliation": OpenFilter,
 }
 each_list = pytest.mark.parametrize("name", LISTS)
 
@@ -81,7 +85,7 @@ def test_words_of_a_closed_set_and_ids_are_checked(admin: Api) -> None:
         ("dead-letters?execution_id=4711", "execution_id"),
         ("operations?kind=wish", "kind"),
         ("workers?status=asleep", "status"),
-        ("policies?kind=rate", "kind"),
+        ("policies?kind=speed", "kind"),
         ("releases?status=old", "status"),
         ("audit-events?created_after=yesterday", "created_after"),
         ("triggers?enabled=yes", "enabled"),
@@ -154,5 +158,6 @@ def test_every_list_of_rows_is_asked_here() -> None:
         CheckpointFilter,
         list_filters.TickFilter,
         BackfillTickFilter,
+        OfRunFilter,
     }
     assert below(ListFilter) - {ListFilter} == {*LISTS.values(), *of_one}
