@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Case, QuerySet, When
+from django.db.models import Case, Q, QuerySet, When
 
 from pipelines import audit
 from pipelines.access import RESOLVE, Actor
@@ -125,10 +125,15 @@ def settle(run_id: uuid.UUID, item_id: uuid.UUID, *, actor: Actor, note: str, re
 
 
 def settle_with_effect(moves: Moves, run: RunRow, effect: Effect, note: str, actor: Actor) -> None:
-    """The caller has kept what a person found out about an effect: its open items are settled by that, and say so."""
-    items = list(
-        of_run(run.id).filter(kind=ReconciliationKind.OPEN_EFFECT, subject=effect.id, resolved_at__isnull=True)
-    )
+    """The caller has kept what a person found out about an effect: its open items are settled by that, and say so.
+
+    So is the doubt about its attempt, once no effect of that is open any more.
+    """
+    about = Q(kind=ReconciliationKind.OPEN_EFFECT, subject=effect.id)
+    others = Effect.objects.filter(attempt=effect.attempt, state__in=sorted(OPEN_EFFECT)).exclude(id=effect.id)
+    if not others.exists():
+        about |= Q(kind=ReconciliationKind.UNCERTAIN_EFFECT, subject=effect.attempt)
+    items = list(of_run(run.id).filter(about, resolved_at__isnull=True).order_by(*ORDER))
     word = effect.state.replace("_", " ")
     told = f"settled with its effect, {word}: {note}" if note else f"settled with its effect, {word}"
     _write(moves, run, items, actor, told)
