@@ -87,7 +87,7 @@ def test_what_the_worker_calls_not_retryable_is_not_retried() -> None:
 
 @pytest.mark.parametrize("code", sorted(TERMINAL_CODES))
 def test_terminal_classes_are_never_retried_even_when_listed(code: str) -> None:
-    """P43: before everything else, whatever the worker, a policy or the options say."""
+    """P43, R43: before everything else, whatever the worker, a policy or the options say."""
     listed = OPTIONS | {"retry_on_error_codes": [code]}
     for told in (code, code.lower(), code.title()):
         assert decide(told, options=listed, retryable=True).verdict == "terminal_error"
