@@ -136,7 +136,7 @@ def play(
 def test_a_thousand_mixed_operations_neither_deadlock_nor_break_an_invariant(
     crew: Crew, start_run: Any, new_hand: Any, people: dict[str, Person], application_actor: Actor, clock: Clock
 ) -> None:
-    """I1–I6, I8, I9, I15, F76: eight threads over six runs."""
+    """I1–I6, I8, I9, I15, R21, F76: eight threads over six runs."""
     before = deadlocks()
     done = play(crew, start_run, new_hand, people, application_actor, clock, rounds=ROUNDS, per_round=PER_ROUND, seed=1)
     assert done == ROUNDS * PER_ROUND * 8
