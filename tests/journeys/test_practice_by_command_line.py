@@ -102,7 +102,7 @@ def answer_to(request: Path, file: Path, **told: Any) -> str:
 
 
 def test_every_outcome_explains_itself_at_the_command_line(desk: Desk, tmp_path: Path) -> None:
-    """R7, R8, R9, R12, R18, R20, R36, R37, R46, R47: denied, repaired once, cancelled; nothing was accepted by itself."""
+    """R7, R8, R9, R12, R18, R20, R36, R37, R46, R47: denied, repaired, cancelled; nothing accepted by itself."""
     denied, repaired, cancelled = (desk.start(name) for name in ("denied", "repaired", "cancelled"))
     assert desk.nothing_to_do(), "no run begins before its scope is approved"
     request, again = tmp_path / "request.json", tmp_path / "again.json"

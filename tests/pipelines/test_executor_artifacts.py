@@ -35,7 +35,7 @@ def test_handlers_of_the_console_store_and_load_artifacts(
 
     run = start_run({"name": "make", "handler": "Make"}, {"name": "check", "handler": "Check", "depends_on": ["make"]})
     drain(make())
-    assert (status(run), output(run, "check")) == ("completed", 10)
+    assert (status(run), output(run, "check")) == ("completed", "10")
     artifact = Artifact.objects.get()
     assert (artifact.name, artifact.run_id, artifact.application_id) == ("report.pdf", run.id, run.application_id)
     again = start_run({"name": "again", "handler": "Again"})
