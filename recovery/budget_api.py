@@ -65,7 +65,6 @@ class Pinned(Bounds):
     deadline_seconds = Whole(allow_null=True)
 
 
-
 class BudgetView(Shape):
     """`reserved` is what stages may begin without asking again; what is left never rises."""
 
