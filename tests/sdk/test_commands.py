@@ -339,7 +339,8 @@ def test_threads_count_as_processes_do(tried: Make) -> None:
     program = """
 import threading, time
 for _ in range(80):
-    threading.Thread(target=time.sleep, args=(60,)).start()
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+time.sleep(60)
 """
     one = tried().run(python(program), processes=40, wall_seconds=60, grace_seconds=1)
     assert one.failure.code in ("PROCESSES_EXCEEDED", "EXIT_1")
