@@ -39,10 +39,10 @@ def test_handlers_of_the_console_store_and_load_artifacts(
     artifact = Artifact.objects.get()
     assert (artifact.name, artifact.run_id, artifact.application_id) == ("report.pdf", run.id, run.application_id)
     again = start_run({"name": "again", "handler": "Again"})
+    in_database().change(artifact, flipped)
 
     @registry.handler("Again")
     def damaged(context: StageContext) -> None:
-        in_database().change(artifact, flipped)
         context.load_artifact(str(artifact.id))
 
     drain(make())
