@@ -23,7 +23,7 @@ from pipelines.artifacts import Given
 from pipelines.console.acts import check_length
 from pipelines.console.offers import missing_right
 from pipelines.console.run_page import Section
-from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.screens import ScreenRequest, go_on, of_form, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Application, Artifact, Run
 from pipelines.paging import page_of, read_cut
@@ -102,10 +102,7 @@ def baseline_new(request: ScreenRequest) -> HttpResponse:
             messages.success(request, f"{stored.name} {said}.", "completed" if stored.is_new else "no_op")
             return go_on(request, f"{reverse('console:artifacts')}?is_baseline=true")
         except Refusal as refused:
-            if refused.status in (403, 404):
-                raise
-            refusal = refused
-            record_refused_act(request, refused)
+            refusal = of_form(request, refused)
     context = {
         "ladder": ladder,
         "applications": applications,

@@ -21,7 +21,7 @@ from pipelines.access import RELEASE
 from pipelines.console import wall_times
 from pipelines.console.acts import Act, Step, ask, check_length, missing, perform
 from pipelines.console.blackout_pages import DAYS
-from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show
+from pipelines.console.screens import ScreenRequest, go_on, of_form, screen, show
 from pipelines.errors import Refusal
 from pipelines.models import Blackout, BlackoutKind, Environment, Trigger
 from pipelines.sql import query
@@ -146,10 +146,7 @@ def _form(request: ScreenRequest, blackout: Blackout | None) -> HttpResponse:
             messages.success(request, f"{done.name} is kept.", "active" if done.enabled else "paused")
             return go_on(request, reverse("console:blackouts"))
         except Refusal as refused:
-            if refused.status in (403, 404):
-                raise
-            refusal = refused
-            record_refused_act(request, refused)
+            refusal = of_form(request, refused)
     context = {
         "blackout": blackout,
         "given": given,

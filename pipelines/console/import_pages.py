@@ -19,7 +19,7 @@ from pipelines.access import IMPORT, Actor
 from pipelines.console.acts import check_length
 from pipelines.console.offers import missing_right
 from pipelines.console.run_page import Section
-from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.screens import ScreenRequest, go_on, of_form, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.import_files import MOST_BYTES, read_answer, request_document
 from pipelines.imports import Answer, Taken
@@ -101,10 +101,7 @@ def import_answer(request: ScreenRequest, stage_id: uuid.UUID) -> HttpResponse:
                 taken = imports.take(stage.id, answer, actor=actor, reason=given["reason"], plan_digest=digest)
                 return _told(request, stage, taken)
         except Refusal as refused:
-            if refused.status in (403, 404):
-                raise
-            refusal = refused
-            record_refused_act(request, refused)
+            refusal = of_form(request, refused)
     context = {
         "stage": stage,
         "run": stage.run,

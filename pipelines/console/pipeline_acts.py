@@ -21,7 +21,7 @@ from pipelines.api.bodies import MIB
 from pipelines.api.operations_serializers import PipelineRequest
 from pipelines.console.acts import Act, Step, listed, perform
 from pipelines.console.pipeline_pages import missing_handlers, why_no_review
-from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.screens import ScreenRequest, go_on, of_form, screen, show, typed
 from pipelines.definitions import for_pipeline, read_document
 from pipelines.errors import Refusal
 from pipelines.models import Environment, Pipeline, Release, Trigger
@@ -74,10 +74,7 @@ def release_new(request: ScreenRequest, pipeline_id: uuid.UUID) -> HttpResponse:
             messages.success(request, _said(release, is_new), release.status)
             return go_on(request, reverse("console:release", args=[release.id]))
         except Refusal as refused:
-            if refused.status in (403, 404):
-                raise
-            refusal = refused
-            record_refused_act(request, refused)
+            refusal = of_form(request, refused)
     errors = dict(refusal.errors or {}) if refusal else {}
     context = {
         "pipeline": pipeline,
@@ -209,10 +206,7 @@ def _pipeline_form(request: ScreenRequest, pipeline: Pipeline | None) -> HttpRes
             messages.success(request, f"{saved.slug} {said}", "completed")
             return go_on(request, reverse("console:pipeline", args=[saved.id]))
         except Refusal as refused:
-            if refused.status in (403, 404):
-                raise
-            refusal = refused
-            record_refused_act(request, refused)
+            refusal = of_form(request, refused)
     context = {
         "pipeline": pipeline,
         "given": given,

@@ -184,6 +184,15 @@ def refused(request: HttpRequest, refusal: Refusal) -> HttpResponse:
     return render(request, page, context, status=refusal.status)
 
 
+def of_form(request: HttpRequest, refused: Refusal) -> Refusal:
+    """What was refused of a form that shows it beside what was typed; the audit keeps it. A missing right, or a thing
+    that is not there, is no matter of the form and goes on up."""
+    if refused.status in (403, 404):
+        raise refused
+    record_refused_act(request, refused)
+    return refused
+
+
 def record_refused_act(request: HttpRequest, refusal: Refusal) -> None:
     """Has the audit keep what was refused to somebody who confirmed an act, unless the verb has recorded it already.
 

@@ -21,7 +21,7 @@ from pipelines import trigger_queries, triggers
 from pipelines.access import RELEASE
 from pipelines.console import wall_times
 from pipelines.console.acts import Act, Step, check_length, perform
-from pipelines.console.screens import ScreenRequest, go_on, record_refused_act, screen, show, typed
+from pipelines.console.screens import ScreenRequest, go_on, of_form, screen, show, typed
 from pipelines.errors import Refusal
 from pipelines.models import Application, CatchUp, Environment, OverlapPolicy, Pipeline, Trigger
 from pipelines.schedules import Due, Gap, Overlap, Schedule
@@ -184,10 +184,7 @@ def _form(
                 messages.success(request, _said(done, trigger), "active" if done.enabled else "paused")
                 return go_on(request, _address(done))
             except Refusal as refused:
-                if refused.status in (403, 404):
-                    raise
-                refusal = refused
-                record_refused_act(request, refused)
+                refusal = of_form(request, refused)
     actor = request.visit.actor
     context = {
         "trigger": trigger,
