@@ -13,12 +13,12 @@ from datetime import datetime
 
 from pipelines import queries
 from pipelines.blockers import Blocker
+from pipelines.budget_queries import standing
 from pipelines.console.events import SENTENCES, tell
-from pipelines.limits import MOST_ATTEMPTS, MOST_BYTES, Limits
+from pipelines.limits import MOST_ATTEMPTS, MOST_BYTES
 from pipelines.models import Attempt, Event, ReconciliationItem, Run, Stage
 from pipelines.models.runs import StageMode
 from pipelines.moves import DEADLINE_EXCEEDED
-from pipelines.sql import query
 from pipelines.states import ACTIVE_ATTEMPT, OPEN_EFFECT, TERMINAL_RUN, RunStatus, StageState
 
 MOST = 500  # events and items
@@ -234,14 +234,8 @@ def _remaining(item: ReconciliationItem) -> str:
 
 
 def _budget(run: Run) -> list[str]:
-    limits = Limits.of(run.limits)
-    ((attempts, charged),) = query(
-        "SELECT count(*), coalesce(sum(a.reserved), 0)::bigint FROM pipelines_attempt a"
-        " JOIN pipelines_stage s ON s.id = a.stage_id WHERE s.run_id = %s AND a.started_at IS NOT NULL",
-        [run.id],
-    )
-    ((stored,),) = query("SELECT coalesce(sum(size), 0)::bigint FROM pipelines_artifact WHERE run_id = %s", [run.id])
-    used = charged + stored
+    found = standing(run)
+    limits, attempts, used = found.limits, found.charged.attempts, found.charged.bytes
     if limits.total_attempts < MOST_ATTEMPTS:
         told = [f"attempts: {attempts} of {limits.total_attempts} are used"]
     else:
