@@ -17,8 +17,8 @@ from pipelines.blackouts import Active
 from pipelines.budgets import ATTEMPTS, BYTES
 from pipelines.lanes import Inside, Turn
 from pipelines.limits import Limits
-from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage
-from pipelines.moves import IMPORT, NO_END
+from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage, StageMode
+from pipelines.moves import NO_END
 from pipelines.pinned import in_words
 from pipelines.states import (
     ACTIVE_STAGE,
@@ -293,7 +293,7 @@ def _crowded(run: Run, stages: Sequence[Stage]) -> dict[uuid.UUID, Sequence[str]
     if len(stages) <= most:
         return {}
     active = [stage for stage in stages if stage.state in ACTIVE_STAGE]
-    waiting = [stage for stage in stages if stage.state in CLAIMABLE_STAGE and stage.mode != IMPORT]
+    waiting = [stage for stage in stages if stage.state in CLAIMABLE_STAGE and stage.mode != StageMode.IMPORT]
     waiting.sort(key=lambda stage: (stage.state != StageState.READY, stage.available_at or NO_END))
     room = max(0, most - len(active))
     first = [stage.name for stage in (*active, *waiting[:room])]

@@ -28,7 +28,7 @@ from pipelines import budgets, checkpoints, context, effects, notices, remains, 
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.limits import Limits
-from pipelines.models.runs import NO_THROTTLE
+from pipelines.models.runs import NO_THROTTLE, StageMode
 from pipelines.sql import Row, database_now, execute, query, recordset
 from pipelines.states import (
     ACTIVE_STAGE,
@@ -53,7 +53,6 @@ from pipelines.states import (
 DEADLINE_EXCEEDED = "deadline_exceeded"  # a run's failure code that no stage can give it
 LONGEST_CAUSE = 255
 NO_END = datetime(9999, 12, 31, tzinfo=UTC)  # of the attempt of an import for which nobody set a time
-IMPORT = "import"  # the mode of a stage
 
 # After which moves of a stage a run's checkpoint is written (model §2).
 CHECKPOINTS: dict[str, CheckpointMoment] = {
@@ -187,7 +186,7 @@ class StageRow:
     @property
     def awaits_import(self) -> bool:
         """Whether its answer is made elsewhere; while it waits, for a gate or for that, see `Moves.awaited_import`."""
-        return self.mode == IMPORT
+        return self.mode == StageMode.IMPORT
 
 
 @dataclass(slots=True, eq=False)
@@ -1161,7 +1160,7 @@ def insert_events(events: Sequence[dict[str, Any]]) -> None:
 
 def _is_queued(run: RunRow, stage: StageRow) -> bool:
     stands_still = run.paused or run.held or run.changed or run.is_terminal
-    return stage.state in CLAIMABLE_STAGE and stage.mode != IMPORT and not stands_still
+    return stage.state in CLAIMABLE_STAGE and stage.mode != StageMode.IMPORT and not stands_still
 
 
 def _in_room(run: RunRow, waiting: list[StageRow]) -> list[StageRow]:

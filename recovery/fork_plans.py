@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines import budgets
 from pipelines.budgets import Charged
-from pipelines.moves import IMPORT
+from pipelines.models import StageMode
 from pipelines.states import COMMITTED_EFFECT, EffectState, StageState
 from recovery import revisions
 from recovery.dispositions import EffectFact, Reason, judge, undeclared
@@ -168,7 +168,7 @@ def _again(world: ForkWorld, name: str) -> Line:
         to, why = StageState.PENDING, "once its lane lets the run in"
     elif (stage.get("approval") or {}).get("when") == "before":
         to, why = StageState.WAITING, "its gate opens anew"
-    elif stage.get("mode") == IMPORT:
+    elif stage.get("mode") == StageMode.IMPORT:
         to, why = StageState.WAITING, "its answer is awaited from elsewhere"
     else:
         to, why = StageState.READY, "runs at once"
