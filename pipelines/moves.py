@@ -185,7 +185,7 @@ class StageRow:
 
     @property
     def awaits_import(self) -> bool:
-        """Whether its answer is made elsewhere; while it waits, for a gate or for that, see `Moves.awaited_import`."""
+        """Whether its answer is made elsewhere. While it waits for that it has an attempt that is dispatched."""
         return self.mode == StageMode.IMPORT
 
 
@@ -513,12 +513,6 @@ class Moves:
             started_at=stage.started_at or self.now,
             available_at=None,
         )
-
-    def awaited_import(self, stage: StageRow) -> AttemptRow | None:
-        """The attempt for which an answer from elsewhere is awaited; None while the stage waits for anything else."""
-        if not (stage.awaits_import and stage.state == StageState.WAITING):
-            return None
-        return next(iter(self.active_attempts([stage.id])), None)
 
     def checkpoint(
         self,
