@@ -8,12 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib import admin
-from django.urls import reverse
 
 from tests.browser.contrast import contrast, faint, left_open
 from tests.browser.looking import Window
-from tests.browser.test_every_page import NOT_FOUND, QUERIES, Open, areas
+from tests.browser.test_every_page import NOT_FOUND, QUERIES, Open, admin_addresses, areas, let_into_admin
 from tests.cast import Person
 from tests.pipelines.test_everything_has_a_rule import address_of, parts  # noqa: F401  one of each thing
 
@@ -64,16 +62,9 @@ def test_so_it_is_on_the_admin_site(
     parts: dict[str, Any],  # noqa: F811
 ) -> None:
     """Its first page, every list, and the form of one thing of each."""
-    user = people["admin"].user
-    user.is_staff = user.is_superuser = True
-    user.save()
+    let_into_admin(people["admin"])
     one = window(people["admin"])
-    addresses = ["/admin/"]
-    for model in admin.site._registry:
-        there = f"admin:{model._meta.app_label}_{model._meta.model_name}"
-        addresses.append(reverse(f"{there}_changelist"))
-        if (first := model._default_manager.first()) is not None:
-            addresses.append(reverse(f"{there}_change", args=[first.pk]))
+    addresses = admin_addresses()
     wrong = []
     for theme in THEMES:
         one.page.context.add_cookies([{"name": "theme", "value": theme, "url": one.base}])

@@ -225,20 +225,26 @@ def test_nothing_is_wrong_with_the_admin_site(
     parts: dict[str, Any],  # noqa: F811
 ) -> None:
     """Its first page, every list, and the form of one thing of each: in the console's colours, by the same policy."""
-    user = people["admin"].user
-    user.is_staff = user.is_superuser = True
-    user.save()
+    let_into_admin(people["admin"])
     one = window(people["admin"])
-    wrong = [f"/admin/: {fault}" for fault in wrong_in_admin(one, "/admin/")]
+    wrong = [f"{address}: {fault}" for address in admin_addresses() for fault in wrong_in_admin(one, address)]
+    assert wrong == []
+
+
+def let_into_admin(person: Person) -> None:
+    person.user.is_staff = person.user.is_superuser = True
+    person.user.save()
+
+
+def admin_addresses() -> list[str]:
+    """The admin site's first page, every list, and the form of one thing of each that is there."""
+    addresses = ["/admin/"]
     for model in admin.site._registry:
         there = f"admin:{model._meta.app_label}_{model._meta.model_name}"
-        wrong += [f"{there}: {fault}" for fault in wrong_in_admin(one, reverse(f"{there}_changelist"))]
-        first = model._default_manager.first()
-        if first is not None:
-            wrong += [
-                f"{there} form: {fault}" for fault in wrong_in_admin(one, reverse(f"{there}_change", args=[first.pk]))
-            ]
-    assert wrong == []
+        addresses.append(reverse(f"{there}_changelist"))
+        if (first := model._default_manager.first()) is not None:
+            addresses.append(reverse(f"{there}_change", args=[first.pk]))
+    return addresses
 
 
 # Django's own widgets: date and time beside each other under one label, and the sign of a search in two lists
