@@ -3,45 +3,49 @@
 from recourse import Client, Worker, handler
 """
 
-from recourse.client import Client, SyncClient
-from recourse.commands import Command, command
-from recourse.context import StageContext, StoredArtifact
-from recourse.effects import Effect
-from recourse.errors import (
-    ApiError,
-    ApprovalStale,
-    ArtifactCorrupt,
-    ArtifactImmutable,
-    CheckpointInvalid,
-    ConfigurationError,
-    Conflict,
-    EnvironmentMismatch,
-    GateDecisionConflict,
-    HandlerNotRegistered,
-    IdempotencyConflict,
-    InvalidRequest,
-    NeedsReconciliation,
-    NotFound,
-    OperatorReviewRequired,
-    OutcomeUnknown,
-    PermissionDenied,
-    PlanChanged,
-    RecourseError,
-    RecoveryDenied,
-    Release,
-    SelfApproval,
-    StageFailure,
-    StaleRequest,
-    StateInvalid,
-    Stopped,
-    Unauthorized,
-)
-from recourse.handlers import Recipient, Registry, default_registry, handler
-from recourse.jobs import Job
-from recourse.results import Failure, Success, Waiting
-from recourse.version import VERSION
-from recourse.webhooks import WebhookInvalid, verify_webhook
-from recourse.worker import Worker
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recourse.client import Client, SyncClient
+    from recourse.commands import Command, command
+    from recourse.context import StageContext, StoredArtifact
+    from recourse.effects import Effect
+    from recourse.errors import (
+        ApiError,
+        ApprovalStale,
+        ArtifactCorrupt,
+        ArtifactImmutable,
+        CheckpointInvalid,
+        ConfigurationError,
+        Conflict,
+        EnvironmentMismatch,
+        GateDecisionConflict,
+        HandlerNotRegistered,
+        IdempotencyConflict,
+        InvalidRequest,
+        NeedsReconciliation,
+        NotFound,
+        OperatorReviewRequired,
+        OutcomeUnknown,
+        PermissionDenied,
+        PlanChanged,
+        RecourseError,
+        RecoveryDenied,
+        Release,
+        SelfApproval,
+        StageFailure,
+        StaleRequest,
+        StateInvalid,
+        Stopped,
+        Unauthorized,
+    )
+    from recourse.handlers import Recipient, Registry, default_registry, handler
+    from recourse.jobs import Job
+    from recourse.results import Failure, Success, Waiting
+    from recourse.version import VERSION
+    from recourse.webhooks import WebhookInvalid, verify_webhook
+    from recourse.worker import Worker
 
 __all__ = [
     "VERSION",
@@ -91,3 +95,30 @@ __all__ = [
     "handler",
     "verify_webhook",
 ]
+
+# Where each name is: fetched when it is first asked for, so that `recourse --help` loads neither HTTP nor asyncio. What
+# is not named here is an error. Each name stands above too: for type checkers, and in `__all__`.
+_HOMES = {
+    "recourse.client": ("Client", "SyncClient"),
+    "recourse.commands": ("Command", "command"),
+    "recourse.context": ("StageContext", "StoredArtifact"),
+    "recourse.effects": ("Effect",),
+    "recourse.handlers": ("Recipient", "Registry", "default_registry", "handler"),
+    "recourse.jobs": ("Job",),
+    "recourse.results": ("Failure", "Success", "Waiting"),
+    "recourse.version": ("VERSION",),
+    "recourse.webhooks": ("WebhookInvalid", "verify_webhook"),
+    "recourse.worker": ("Worker",),
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = next((home for home, names in _HOMES.items() if name in names), "recourse.errors")
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
