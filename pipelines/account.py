@@ -234,23 +234,28 @@ def _remaining(item: ReconciliationItem) -> str:
 
 
 def _budget(run: Run) -> list[str]:
+    """What is left is what the API and the page say: what stages may begin without asking is not left any more."""
     found = standing(run)
     limits, attempts, used = found.limits, found.charged.attempts, found.charged.bytes
     if limits.total_attempts < MOST_ATTEMPTS:
-        told = [f"attempts: {attempts} of {limits.total_attempts} are used"]
+        told = [f"attempts: {attempts} of {limits.total_attempts} are used{_also(found.reserved.attempts)}"]
+        told[0] += f", {found.left.attempts} are left"
     else:
         told = [f"attempts: {attempts} are used; the run has no limit of them"]
     if limits.total_output_bytes < MOST_BYTES:
-        left = max(0, limits.total_output_bytes - used)
         told.append(
-            f"output: {used} of {limits.total_output_bytes} bytes are charged, {left} are left;"
-            " a failed attempt gives nothing back"
+            f"output: {used} of {limits.total_output_bytes} bytes are charged{_also(found.reserved.bytes)},"
+            f" {found.left.bytes} are left; a failed attempt gives nothing back"
         )
     else:
         told.append(f"output: {used} bytes are charged; the run has no limit of them")
     if run.deadline_at is not None:
         told.append(f"deadline: {_time(run.deadline_at)}, which includes waiting for people")
     return told
+
+
+def _also(reserved: int) -> str:
+    return f", {reserved} more reserved" if reserved else ""
 
 
 def _word(name: str) -> str:

@@ -81,8 +81,20 @@ def test_what_is_left_of_the_budget_is_told(start_run: StartRun, hand: Hand, vie
     )
     hand.report(hand.take(), "failed", error_code="NO_PROOF")
     budget = read(viewer, run)["budget"]
-    assert budget[0] == "attempts: 1 of 3 are used"
+    assert budget[0] == "attempts: 1 of 3 are used, 2 are left"
     assert budget[1].startswith("output: 100 of 250 bytes are charged, 150 are left")
+
+
+def test_what_stages_may_begin_without_asking_is_not_left(start_run: StartRun, viewer: Api) -> None:
+    """R27: the account says of a budget what the route of budgets says."""
+    run = start_run(
+        {"name": "first", "options": {"max_output_bytes": 100}}, limits={"total_attempts": 3, "total_output_bytes": 250}
+    )
+    budget = read(viewer, run)["budget"]
+    left = viewer.get(f"/v1/executions/{run.id}/budget").json()["left"]
+    assert left == {"attempts": 2, "output_bytes": 150}
+    assert budget[0] == "attempts: 0 of 3 are used, 1 more reserved, 2 are left"
+    assert budget[1].startswith("output: 0 of 250 bytes are charged, 100 more reserved, 150 are left")
 
 
 def test_a_paused_run_says_how_it_goes_on(start_run: StartRun, people: dict[str, Person], viewer: Api) -> None:
