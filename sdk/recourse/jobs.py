@@ -56,6 +56,11 @@ class Job:
         return self.wire.get("requestDigest")
 
     @property
+    def source_digest(self) -> str | None:
+        """SHA-256 of the code that the run's release was deployed with, where it was deployed from code."""
+        return self.wire.get("sourceDigest")
+
+    @property
     def input(self) -> str | None:
         return self.wire.get("input")
 
