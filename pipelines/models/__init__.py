@@ -48,6 +48,7 @@ from pipelines.models.runs import (
     StageMode,
     StageOutput,
 )
+from pipelines.models.store import StoreTable
 from pipelines.models.triggers import (
     Blackout,
     BlackoutKind,
@@ -112,6 +113,7 @@ __all__ = [
     "Stage",
     "StageMode",
     "StageOutput",
+    "StoreTable",
     "Termination",
     "Tick",
     "Trigger",
