@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from recourse import deploy_commands
 from recourse.client import SyncClient
 from recourse.errors import (
     ApiError,
@@ -158,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     add_commands(topics)
+    deploy_commands.add_commands(topics)
     execution = topics.add_parser("execution", help="one run: the operations API calls it an execution")
     _add_execution_verbs(execution.add_subparsers(metavar="VERB", required=True))
     approval = topics.add_parser("approval", help="what waits for people: gates and requests for agreement")

@@ -1,0 +1,202 @@
+"""`recourse deploy`: makes releases of the pipelines in a file, says what is otherwise, and puts them in force.
+
+What changes is the console's to tell: it compares the definitions as it would keep them. All plans are made before
+anything is registered, so that a file with a fault in its last pipeline changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from recourse.errors import ApiError, ConfigurationError
+from recourse.texts import printable, shortened
+
+if TYPE_CHECKING:
+    from recourse.authoring import Loaded, Pipeline
+    from recourse.client import SyncClient
+
+Answer = dict[str, Any]
+DONE, WAITS = 0, 4
+MOST_VALUE = 200
+ENVIRONMENT = "development"
+
+DESCRIPTION = """\
+Makes a release of every pipeline in FILE: its stages, and its code word for word. Changed code is another release; the
+same again changes nothing. Says what is otherwise than in the release in force.
+
+  recourse deploy invoices.py --dry-run
+  recourse deploy invoices.py --environment staging --activate
+  recourse worker run --handlers invoices.py
+"""
+
+
+def add_commands(topics: Any) -> None:
+    """Adds `deploy` to the parser."""
+    deploy = topics.add_parser(
+        "deploy",
+        help="release the pipelines of a Python file",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    deploy.add_argument("file", metavar="FILE", help="a Python file, or a module that can be imported")
+    deploy.add_argument("--environment", default=ENVIRONMENT, metavar="E", help=f"where it is released ({ENVIRONMENT})")
+    deploy.add_argument("--slug", metavar="SLUG", help="of a file's `async def run`; else: this pipeline alone")
+    deploy.add_argument("--activate", action="store_true", help="put it in force")
+    deploy.add_argument("--dry-run", action="store_true", help="say what is otherwise, and register nothing")
+    deploy.add_argument("--url", help="the console's address (RECOURSE_URL)")
+    deploy.add_argument("--json", action="store_true", help="plans and releases as they came")
+    deploy.set_defaults(act=_deploy)
+
+
+def _deploy(client: SyncClient, options: argparse.Namespace) -> int:
+    loaded = read(options.file, options.slug)
+    console = _Console(client, options.environment)
+    planned = [(one, console.plan(one, _document(one, loaded))) for one in loaded.pipelines]
+    told: list[Answer] = []
+    for pipeline, plan in planned:
+        _say(options, lines_of_plan(plan))
+        release = None if options.dry_run else _release(console, pipeline, plan, loaded, options)
+        if release is not None:
+            _say(options, lines_of_release(release, wanted=options.activate))
+        elif not options.dry_run:
+            _say(options, ["nothing was changed"])
+        told.append({"plan": plan, "release": release})
+    if options.json:
+        sys.stdout.write(json.dumps({"pipelines": told}, indent=2, ensure_ascii=False) + "\n")
+    elif not options.dry_run:
+        _say(options, [f"its worker: recourse worker run --handlers {_handlers(options)}"])
+    waits = options.activate and any(one["release"] and one["release"]["needs_review"] for one in told)
+    return WAITS if waits else DONE
+
+
+def read(file: str, slug: str | None) -> Loaded:
+    """The pipelines of a file. Raises ConfigurationError for one that has none or fails, naming the line."""
+    from recourse.authoring import load
+
+    try:
+        loaded = load(file, slug)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        told = "".join(traceback.format_exception_only(error)).strip()
+        raise ConfigurationError(f"{file} fails when it is run: {told} ({at.filename}, line {at.lineno})") from error
+    if not loaded.pipelines:
+        raise ConfigurationError(
+            f"{file} has no pipeline: write `async def run(ctx)`, or name one: nightly = pipeline('nightly', ...)"
+        )
+    return loaded
+
+
+class _Console:
+    """The three questions that are asked."""
+
+    def __init__(self, client: SyncClient, environment: str) -> None:
+        self._client = client
+        self._environment = environment
+
+    def plan(self, pipeline: Pipeline, document: Mapping[str, Any]) -> Answer:
+        return self._post_release(pipeline, document, dry_run=True)
+
+    def register(self, pipeline: Pipeline, document: Mapping[str, Any], *, activate: bool) -> Answer:
+        return self._post_release(pipeline, document, activate=activate)
+
+    def create(self, pipeline: Pipeline) -> None:
+        told = {"slug": pipeline.slug, "name": pipeline.name, "description": pipeline.description}
+        self._post("v1/pipelines", told)
+
+    def _post_release(self, pipeline: Pipeline, document: Mapping[str, Any], **more: bool) -> Answer:
+        body = {"pipeline": pipeline.slug, "environment": self._environment, "definition": document, **more}
+        try:
+            return self._post("v1/releases", body)
+        except ApiError as refusal:
+            if refusal.code != "environment_unknown":
+                raise
+            raise ConfigurationError(f"{refusal.detail}; there are: {', '.join(self._environments())}") from refusal
+
+    def _environments(self) -> list[str]:
+        return [str(one["slug"]) for one in self._ask("GET", "v1/environments", None)["results"]]
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Answer:
+        return self._ask("POST", path, body)
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        from recourse.calls import Call
+
+        return self._client._send(Call(method, path, body, person=True))  # noqa: SLF001
+
+
+def _release(
+    console: _Console, pipeline: Pipeline, plan: Answer, loaded: Loaded, options: argparse.Namespace
+) -> Answer | None:
+    """The release as it is now; None where it was so before."""
+    if plan["release_id"] is not None and (plan["status"] == "active" or not options.activate):
+        return None
+    if plan["is_new_pipeline"]:
+        console.create(pipeline)
+    return console.register(pipeline, _document(pipeline, loaded), activate=options.activate)
+
+
+def _document(pipeline: Pipeline, loaded: Loaded) -> Answer:
+    return pipeline.definition(loaded.source)
+
+
+def lines_of_plan(plan: Answer) -> list[str]:
+    """What is otherwise: stages with the places that differ, what is said of the whole, and the code line by line."""
+    where = f"{plan['pipeline']} in {plan['environment']}"
+    digest = plan["digest"][:12]
+    if plan["status"] == "active":
+        return [f"{where}: {digest} is in force, and nothing is otherwise"]
+    if plan["compared_with"] is None:
+        new = " of a new pipeline" if plan["is_new_pipeline"] else ""
+        lines = [f"{where}: {digest}, the first release{new}"]
+        return [*lines, *(f"  + stage {stage}" for stage in plan["added"])]
+    what = "in force" if plan["is_in_force"] else "which was in force last"
+    lines = [f"{where}: {digest} against {plan['compared_with'][:12]}, {what}"]
+    lines += [f"  + stage {stage}" for stage in plan["added"]]
+    lines += [f"  - stage {stage}" for stage in plan["removed"]]
+    for changed in plan["changed"]:
+        lines.append(f"  ~ stage {changed['stage']}")
+        lines += [f"      {_place(place)}" for place in changed["places"]]
+    lines += [f"  ~ {_place(place)}" for place in plan["other"]]
+    if plan["code"] is None:
+        lines.append("  ~ code: more is otherwise than is shown here; the release's page has both")
+    elif plan["code"]:
+        lines += ["  ~ code", *(f"      {line}" for line in plan["code"])]
+    elif len(lines) == 1:
+        lines.append("  nothing is otherwise")
+    return lines
+
+
+def lines_of_release(release: Answer, *, wanted: bool) -> list[str]:
+    """What became of it; where somebody must review it first, what to do."""
+    told = f"registered as {release['id']}"
+    if release["status"] == "active":
+        return [f"{told}, in force"]
+    if not release["needs_review"]:
+        return [f"{told}, not in force; with --activate it is"]
+    sends = [
+        f"  {one['stage']}: {one['what']} {one['before'] or '-'} -> {one['after'] or '-'}" for one in release["changes"]
+    ]
+    lines = [f"{told}, and waits: another person must review to whom it sends", *sends]
+    lines.append("  somebody else who may release opens it in the console: Pipelines, Review recipients")
+    return [*lines, "  then deploy again with --activate"] if wanted else lines
+
+
+def _place(place: Mapping[str, Any]) -> str:
+    before, after = (shortened(place[side] or "-", MOST_VALUE).replace("\n", " ") for side in ("before", "after"))
+    return f"{place['path']}: {before} -> {after}"
+
+
+def _handlers(options: argparse.Namespace) -> str:
+    return f"{options.slug}={options.file}" if options.slug else str(options.file)
+
+
+def _say(options: argparse.Namespace, lines: Sequence[str]) -> None:
+    if not options.json:
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
