@@ -294,7 +294,7 @@ class StageContext:
         """As `load_artifact`, without holding up the event loop."""
         return await asyncio.to_thread(self.load_artifact, artifact_id)
 
-    def log(self, level: str, message: str, **fields: Any) -> None:
+    def log(self, level: str, message: str, /, **fields: Any) -> None:
         """Adds a line to the attempt's log; sent in seconds or with the result. Fields that are not JSON go as text."""
         if level not in LEVELS:
             raise ValueError(f"level {level!r} is none of {', '.join(sorted(LEVELS))}")

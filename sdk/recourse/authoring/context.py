@@ -60,16 +60,16 @@ class Logger:
     def __init__(self, stage: StageContext) -> None:
         self._stage = stage
 
-    async def debug(self, message: str, **fields: Any) -> None:
+    async def debug(self, message: str, /, **fields: Any) -> None:
         self._stage.log("debug", message, **fields)
 
-    async def info(self, message: str, **fields: Any) -> None:
+    async def info(self, message: str, /, **fields: Any) -> None:
         self._stage.log("info", message, **fields)
 
-    async def warning(self, message: str, **fields: Any) -> None:
+    async def warning(self, message: str, /, **fields: Any) -> None:
         self._stage.log("warning", message, **fields)
 
-    async def error(self, message: str, **fields: Any) -> None:
+    async def error(self, message: str, /, **fields: Any) -> None:
         self._stage.log("error", message, **fields)
 
 

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from recourse.authoring.context import Context
-from recourse.authoring.pipelines import MOST_SOURCE, Pipeline, Source, Stage, bare
+from recourse.authoring.pipelines import MOST_SOURCE, Pipeline, Source, Stage, bare, is_slug
 from recourse.context import StageContext
 from recourse.errors import ConfigurationError
 from recourse.handlers import Registry
@@ -63,7 +63,9 @@ def load_handlers(where: str, registry: Registry) -> str:
     """Makes what `[SLUG=]FILE_OR_MODULE` holds handlers of the registry: its pipelines' stages, beside what its code
     registers by itself. Returns the module's name. Loading the same again changes nothing.
     """
-    slug, _, place = where.rpartition("=")
+    slug, is_said, place = where.partition("=")
+    if not is_said or not is_slug(slug):
+        slug, place = "", where
     loaded = load(place, slug or None)
     own = any(registry.find(name).function.__module__ == loaded.module.__name__ for name in registry.names)
     named = any(isinstance(one, Pipeline) for one in vars(loaded.module).values())

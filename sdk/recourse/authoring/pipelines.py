@@ -243,7 +243,7 @@ def pipeline(
     `params`: the names that every run must be given, and no others; or a JSON Schema (2020-12) of a run's input.
     `limits`: of its runs, in the words of definitions.
     """
-    if not isinstance(slug, str) or not _SLUG.fullmatch(slug):
+    if not isinstance(slug, str) or not is_slug(slug):
         raise ConfigurationError(
             f"a pipeline's slug has 1 to 100 letters, digits, hyphens and underscores, not {slug!r}"
         )
@@ -256,6 +256,10 @@ def pipeline(
         return make([function if isinstance(function, Stage) else stage(function)])
 
     return decorate if stages is None else make(stages)
+
+
+def is_slug(text: str) -> bool:
+    return _SLUG.fullmatch(text) is not None
 
 
 def bare(function: Body, slug: str) -> Pipeline:

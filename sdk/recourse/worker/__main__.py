@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import logging
 import os
 import sys
 
 from recourse import command_files
+from recourse.authoring.loading import load_handlers
 from recourse.errors import ApiError, ConfigurationError
 from recourse.handlers import default_registry
 from recourse.worker import Worker
@@ -25,6 +25,10 @@ Runs the stages of one application. Import the modules that register your handle
       return {"valid": True}
 
   RECOURSE_API_KEY=... python -m recourse.worker --handlers my.handlers --url http://localhost:8000
+
+Or run the pipelines of a file, as `recourse deploy` released them:
+
+  recourse worker run --handlers pipelines/invoices.py
 
 Or let a program do a stage's work, without any Python (docs/howto/worker-commands.md):
 
@@ -47,8 +51,8 @@ def main(argv: list[str] | None = None) -> int:
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     try:
-        for module in _words(options.handlers):
-            importlib.import_module(module)
+        for where in _words(options.handlers):
+            load_handlers(where, default_registry)
         command_files.register(default_registry, options.command, options.commands, options.command_user)
         worker = Worker(
             options.url,
@@ -78,7 +82,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--handlers", default=env("RECOURSE_WORKER_HANDLERS", ""), help="modules to import, separated by commas")
+    add(
+        "--handlers",
+        default=env("RECOURSE_WORKER_HANDLERS", ""),
+        metavar="[SLUG=]FILE_OR_MODULE",
+        help="modules to import, or files that hold pipelines, separated by commas",
+    )
     add(
         "--command",
         action="append",
