@@ -68,6 +68,38 @@ CHECKS = [
             AND e.action = 'reconciliation.settle' AND e.outcome = 'allowed' AND e.data ->> 'item' = i.id::text)
     ORDER BY i.opened_at, i.id LIMIT 1
     """,
+    # which release people put in force last, and what another person reviewed; whoever made it has no event to name it
+    """
+    SELECT e.id, CASE WHEN r.id IS NULL THEN 'the release of which it tells is gone'
+        ELSE format('the release of which it tells is %%s', r.status) END
+    FROM (
+        SELECT DISTINCT ON (data ->> 'pipeline', data ->> 'environment') id, at, data FROM pipelines_auditevent
+        WHERE workspace_id = %(workspace)s AND action IN ('release.activate', 'release.register')
+            AND outcome = 'allowed' AND after ->> 'status' = 'active' AND data ? 'release'
+        ORDER BY data ->> 'pipeline', data ->> 'environment', at DESC, id DESC
+    ) e LEFT JOIN pipelines_release r ON r.id = (e.data ->> 'release')::uuid
+    WHERE r.id IS NULL OR r.status NOT IN ('active', 'retired', 'revoked')
+    ORDER BY e.at, e.id LIMIT 1
+    """,
+    """
+    SELECT e.id, 'the review of which it tells is gone, or another'
+    FROM (
+        SELECT DISTINCT ON (data ->> 'release') id, at, user_id, reason, data FROM pipelines_auditevent
+        WHERE workspace_id = %(workspace)s AND action = 'release.review' AND outcome = 'allowed' AND data ? 'material'
+        ORDER BY data ->> 'release', at DESC, id DESC
+    ) e LEFT JOIN pipelines_release r ON r.id = (e.data ->> 'release')::uuid
+    WHERE r.id IS NULL OR (r.material_changes = e.data -> 'material' AND (
+        r.reviewed_at IS NULL OR r.review_note <> e.reason OR r.reviewed_by_id IS DISTINCT FROM e.user_id))
+    ORDER BY e.at, e.id LIMIT 1
+    """,
+    """
+    SELECT NULL::uuid, format('no event tells how release %%s was reviewed', r.id) FROM pipelines_release r
+    WHERE r.workspace_id = %(workspace)s AND r.reviewed_at IS NOT NULL AND NOT EXISTS (
+        SELECT FROM pipelines_auditevent e WHERE e.workspace_id = r.workspace_id AND e.action = 'release.review'
+            AND e.outcome = 'allowed' AND e.data ->> 'release' = r.id::text AND e.reason = r.review_note
+            AND (NOT e.data ? 'material' OR e.data -> 'material' = r.material_changes))
+    ORDER BY r.created_at, r.id LIMIT 1
+    """,
 ]
 
 

@@ -47,12 +47,13 @@ def register_release(
             digest=digest,
             defaults={"workspace_id": actor.workspace_id, "definition": text, "created_by_id": actor.user_id},
         )
-        entry.data["digest"] = digest
+        entry.data |= {"digest": digest, "release": str(release.id)}
         changed = False
         if _needs_review(release):
             entry.data["needs_review"] = len(release.material_changes or ())
         elif activate:
             changed = _put_in_force(release)
+            entry.after = {"status": ReleaseStatus.ACTIVE}
         if not created and not changed:
             entry.outcome = NO_OP
     return release, created
@@ -111,6 +112,7 @@ def review_release(release_id: uuid.UUID, *, actor: Actor, reason: str) -> Relea
         if release.reviewed_at is not None:
             entry.outcome = NO_OP
             return release
+        entry.data["material"] = release.material_changes  # what it was given for: `audit_decisions` compares it
         entry.data["changes"] = [material.sentence(one) for one in release.material_changes]
         execute(
             "UPDATE pipelines_release SET reviewed_by_id = %s, reviewed_at = recourse_now(), review_note = %s"

@@ -11,7 +11,7 @@ class RecoveryConfig(AppConfig):
         from approvals.screens import plans
         from pipelines import audit_decisions, blockers, retention
         from pipelines.console import run_page, search
-        from recovery import bulk_retention, carriers, waiting
+        from recovery import bulk_retention, carriers, decision_checks, waiting
         from recovery.backfill_carrier import BackfillCarrier
         from recovery.bulk_carrier import BulkCarrier
         from recovery.screens import backfill_lines, bulk_lines, leads, lines_of_many, plan_lines, run_sections
@@ -38,18 +38,8 @@ class RecoveryConfig(AppConfig):
             "EXISTS (SELECT FROM recovery_bulkitem i JOIN recovery_bulkoperation b ON b.id = i.bulk_id"
             " WHERE i.run = r.id AND b.state NOT IN ('completed', 'completed_with_failures', 'aborted', 'expired'))"
         )
-        audit_decisions.also(  # each finding has an event of its own
-            """
-            SELECT e.id, 'the finding of which it tells is gone' FROM (
-                SELECT id, run, stage, row_number() OVER (PARTITION BY run, stage ORDER BY at, id) AS number
-                FROM pipelines_auditevent WHERE workspace_id = %(workspace)s AND outcome = 'allowed'
-                    AND action IN ('effect.reconcile', 'stage.reconcile')
-            ) e JOIN pipelines_run r ON r.id = e.run
-            WHERE e.number > (
-                SELECT count(*) FROM recovery_reconciliation f WHERE f.run_id = e.run AND f.stage_id = e.stage)
-            ORDER BY e.id LIMIT 1
-            """
-        )
+        for check in decision_checks.CHECKS:
+            audit_decisions.also(check)
         retention.also(bulk_retention.remove)
         retention.goes_with_run("recovery_effectevidence", "effect_id", "pipelines_effect")
         retention.goes_with_run("recovery_reconciliation")

@@ -25,21 +25,11 @@ from pipelines.errors import Refusal
 from pipelines.moves import IllegalMove
 from pipelines.sql import database_now
 from recovery import agreements
+from recovery.decision_checks import JUDGED
 from recovery.dispositions import GOES_ON
 from recovery.models import Operation
 from recovery.plans import NOTHING_TO_REPEAT, Asked, Plan, digest_of
 from recovery.states import OPERATION_MOVES, Disposition, OperationKind, OperationState
-
-# whose verdict is told by an audit event of its own: what may do something again, or leave it out
-JUDGED = frozenset(
-    {
-        OperationKind.RETRY,
-        OperationKind.REDRIVE,
-        OperationKind.SKIP,
-        OperationKind.RERUN,
-        OperationKind.REPLAY,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

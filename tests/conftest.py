@@ -7,7 +7,15 @@ from collections import Counter
 import hypothesis
 import pytest
 
-pytest_plugins = ["tests.clock", "tests.services", "tests.cast", "tests.scheduled", "tests.quick", "tests.stored"]
+pytest_plugins = [
+    "tests.clock",
+    "tests.services",
+    "tests.cast",
+    "tests.scheduled",
+    "tests.quick",
+    "tests.stored",
+    "tests.decided",
+]
 
 # how long an example takes says something of who else is at work on the machine, and nothing of the property
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

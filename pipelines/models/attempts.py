@@ -218,3 +218,10 @@ class DeadLetter(models.Model):
                 condition=Q(state__in=sorted(OPEN_DEAD_LETTER)),
             ),
         ]
+        triggers = [
+            frozen_when(
+                "dead_letter_closed_stays",
+                "OLD.state IN ('redriven', 'discarded', 'resolved') AND NEW.state <> OLD.state",
+                "a closed dead letter stays closed",
+            )
+        ]

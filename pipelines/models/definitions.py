@@ -239,6 +239,24 @@ class Release(models.Model):
                 "OLD.definition <> NEW.definition OR OLD.digest <> NEW.digest",
                 "a release is never changed; register another one",
             ),
+            frozen_when(  # another look is due only when what it was given for is otherwise
+                "release_review_stays",
+                "OLD.reviewed_at IS NOT NULL AND OLD.material_changes IS NOT DISTINCT FROM NEW.material_changes"
+                " AND ((OLD.reviewed_at, OLD.review_note) IS DISTINCT FROM (NEW.reviewed_at, NEW.review_note)"
+                " OR NEW.reviewed_by_id <> OLD.reviewed_by_id)",
+                "a release that was reviewed stays so",
+            ),
+            frozen_when(
+                "release_activation_stays",
+                "NEW.status = 'draft' AND OLD.status <> 'draft'"
+                " OR NEW.status <> OLD.status AND OLD.status IN ('retired', 'revoked')"
+                " AND NEW.status NOT IN ('retired', 'revoked')"
+                " OR NEW.status = 'active' AND OLD.status <> 'active'"
+                " AND NEW.activated_at IS NOT DISTINCT FROM OLD.activated_at"
+                " OR OLD.activated_at IS NOT NULL"
+                " AND (NEW.activated_at IS NULL OR NEW.activated_at < OLD.activated_at)",
+                "what was put in force is never set back; put another release in force",
+            ),
             kept("release_kept"),
             not_emptied("release_not_emptied"),
         ]

@@ -8,8 +8,10 @@ from django.db.models import Q
 
 from pipelines.ids import new_id
 from pipelines.models import Effect, Run, Stage, Workspace
-from pipelines.models.base import RecourseNow, closed_set, insert_only, not_emptied
+from pipelines.models.base import RecourseNow, closed_set, frozen_when, insert_only, not_emptied
 from recovery.states import TERMINAL_OPERATION, Disposition, OperationKind, OperationState, Outcome
+
+TERMINAL = ", ".join(f"'{state}'" for state in sorted(TERMINAL_OPERATION))
 
 
 class Operation(models.Model):
@@ -58,6 +60,15 @@ class Operation(models.Model):
                 name="operation_unfinished",
                 condition=~Q(state__in=sorted(TERMINAL_OPERATION)),
             ),
+        ]
+        triggers = [
+            frozen_when(
+                "operation_decided_stays",
+                f"OLD.state IN ({TERMINAL}) AND (NEW.state, NEW.disposition) IS DISTINCT FROM (OLD.state,"
+                " OLD.disposition) OR OLD.state = 'dispatched' AND NEW.state NOT IN ('dispatched', 'succeeded',"
+                " 'failed')",
+                "what was decided and done about an operation stays so",
+            )
         ]
 
     def __str__(self) -> str:

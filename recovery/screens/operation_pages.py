@@ -17,9 +17,9 @@ from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.errors import Refusal
 from pipelines.models import Run
 from pipelines.paging import page_of, read_cut
+from recovery.decision_checks import JUDGED
 from recovery.filters import OperationFilter
 from recovery.models import Operation
-from recovery.operations import JUDGED
 from recovery.queries import operations
 from recovery.screens import plan_lines
 from recovery.states import PENDING_OPERATION, OperationKind, OperationState

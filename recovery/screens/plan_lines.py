@@ -15,8 +15,8 @@ from approvals.screens.plans import AGREEMENT, Wanted
 from pipelines.blackouts import OVERRIDE, Active
 from pipelines.console.acts import NAMED, Step, listed, stages_in_words
 from pipelines.states import StageState
+from recovery.decision_checks import JUDGED
 from recovery.dispositions import ACKNOWLEDGE
-from recovery.operations import JUDGED
 from recovery.states import Disposition, OperationKind
 
 Json = Mapping[str, Any]
