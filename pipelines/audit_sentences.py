@@ -61,6 +61,7 @@ ACTIONS: dict[str, Said] = {
     "run.cancel": Said("cancelled", "cancel", "{run}"),
     "run.rerun": Said("reran", "rerun", "{run_name}{start}{target}"),
     "run.replay": Said("replayed", "replay", "{run_name}{target}"),
+    "run_retry.stop": Said("called off", "call off", "that {run} retries itself"),
     "run.remove": Said("removed", "remove", "{removed}"),
     "stage.retry": Said("retried", "retry", "{stage}{downstream}"),
     "stage.import": Said("imported", "import", "an answer for {stage}{source}"),

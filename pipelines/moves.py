@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import budgets, checkpoints, context, effects, notices, remains, wake
+from pipelines import budgets, checkpoints, context, effects, failures, notices, remains, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.limits import Limits
@@ -257,6 +257,7 @@ class Moves:
         self._active: list[AttemptRow] | None = None
         self._open_effects: dict[uuid.UUID, list[Row]] | None = None
         self._dirty_runs: set[uuid.UUID] = set()
+        self._failed: set[uuid.UUID] = set()  # runs that failed by their stages
         self._dirty_stages: set[uuid.UUID] = set()
         self._ready: set[wake.Queue] = set()
         self._lanes: set[uuid.UUID] = set()  # in which there may be room now
@@ -327,6 +328,7 @@ class Moves:
             raise IllegalMove(f"attempts ended while their stages stayed: {list(other._ended)}")
         for name in (
             "_dirty_runs",
+            "_failed",
             "_dirty_stages",
             "_ready",
             "_lanes",
@@ -719,6 +721,8 @@ class Moves:
             )
             if status != run.status:
                 self._set_status(run, status)
+                if status == RunStatus.FAILED:
+                    self._failed.add(run.id)
             elif status == RunStatus.FAILED:
                 self._explain_failure(run)
 
@@ -738,6 +742,7 @@ class Moves:
         self._save_requesters()
         self._save_words()
         remains.insert(self._remains)
+        self._tell_failures()
         insert_events(self._events)
         notices.insert(self._notices)
         # what handlers left goes first, so that the newest checkpoint is the one that tells of the turn
@@ -836,6 +841,11 @@ class Moves:
         self.event(f"run.{status}", run.id, None, None, origin, status, reason=reason)
         if status == RunStatus.BLOCKED:
             self.notice(NoticeKind.RUN_BLOCKED, run.id)
+
+    def _tell_failures(self) -> None:
+        failed = [run for run_id, run in self.runs.items() if run_id in self._failed and run.status == RunStatus.FAILED]
+        if failed:
+            failures.tell(self, failed)
 
     def _explain_failure(self, run: RunRow) -> None:
         """The first stage at fault speaks for a failed run; a run that did not fail names none."""

@@ -51,6 +51,20 @@ def active(kind: str, workspace_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, l
     return found
 
 
+def of_runs(workspace_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[tuple[uuid.UUID, PolicyFact]]]:
+    """The active policies that say whether runs that failed are done again by themselves, with their ids, by workspace;
+    workspaces without one are not in it."""
+    found: dict[uuid.UUID, list[tuple[uuid.UUID, PolicyFact]]] = {}
+    for workspace_id, policy_id, name, match, rule, created in query(
+        "SELECT workspace_id, id, name, match, rule, extract(epoch FROM created_at)::float FROM pipelines_policy"
+        " WHERE workspace_id = ANY(%s) AND kind = 'run_retry' AND status = 'active'",
+        [list(workspace_ids)],
+    ):
+        told = PolicyFact(name, json.loads(match), json.loads(rule), created)
+        found.setdefault(workspace_id, []).append((policy_id, told))
+    return found
+
+
 def for_claims(workspace_ids: Collection[uuid.UUID]) -> ForClaims:
     """What must be known to hand out stages of these workspaces, in one query."""
     timeouts: dict[uuid.UUID, list[PolicyFact]] = {}

@@ -21,7 +21,8 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the t
         required=False,
         initial=dict,
         widget=AdminTextareaWidget,
-        help_text="any of pipeline, stage, handler, environment, and of a retry error_codes; none: every stage",
+        help_text="any of pipeline, stage, handler, environment, and of a retry error_codes; none: every stage; of a run "
+        "retry any of pipeline, environment, error_codes; none: every run that fails",
     )
 
     class Meta:
@@ -29,7 +30,8 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the t
         fields = ("workspace", "name", "kind", "match", "rule", "status")
         help_texts = {
             "rule": 'of a retry such as {"max_retries": 3, "retry_interval": 30}; of a timeout {"seconds": 60}; '
-            'of a rate {"count": 50, "per_seconds": 1}; of a concurrency {"max_active": 3}',
+            'of a rate {"count": 50, "per_seconds": 1}; of a concurrency {"max_active": 3}; of a run retry '
+            '{"mode": "resume", "max_retries": 3, "retry_interval": 60, "backoff": "exponential"}',
         }
 
     def clean(self) -> dict[str, Any]:

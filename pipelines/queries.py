@@ -344,12 +344,14 @@ def _policy_view(kind: str, rows: Sequence[Policy], target: Target) -> PolicyVie
         reason += "; of those as specific it is the newest" if same else "; the others are less specific"
     if winner.match.get("error_codes"):
         codes = ", ".join(winner.match["error_codes"])
-        reason += f"; it retries only {codes}, and for other codes the stage's own options do not step in"
+        others = "no other policy steps" if kind == PolicyKind.RUN_RETRY else "the stage's own options do not step"
+        reason += f"; it retries only {codes}, and for other codes {others} in"
     return PolicyView(kind, winner, shadowed, reason)
 
 
 _WITHOUT: dict[str, str] = {
     PolicyKind.RATE: "so it begins as soon as it may",
     PolicyKind.CONCURRENCY: "so it waits for no slot",
+    PolicyKind.RUN_RETRY: "so a run that failed stays failed",
 }
 _SPECIFICITY = {4: "stage", 3: "handler", 2: "pipeline", 1: "environment", 0: ""}

@@ -18,7 +18,7 @@ from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedV
 from pipelines.list_filters import DeadLetterFilter
 from pipelines.models import DeadLetter
 from pipelines.paging import page_of, read_cut
-from recovery import dead_letters, fork_api, reconciliation_api, serializers, transitions
+from recovery import dead_letters, fork_api, reconciliation_api, run_retry_api, serializers, transitions
 from recovery.filters import OperationFilter
 from recovery.operations import Done
 from recovery.plans import Asked
@@ -215,5 +215,6 @@ urlpatterns = [
     path("dead-letters/<str:letter_id>/redrive", Redrive.as_view()),
     path("dead-letters/<str:letter_id>/discard", Discard.as_view()),
     *fork_api.urlpatterns,
+    *run_retry_api.urlpatterns,
     *reconciliation_api.urlpatterns,
 ]

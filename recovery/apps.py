@@ -9,9 +9,10 @@ class RecoveryConfig(AppConfig):
     def ready(self) -> None:
         from approvals import gates
         from approvals.screens import plans
-        from pipelines import audit_decisions, blockers, retention
+        from pipelines import audit_decisions, blockers, failures, retention
+        from pipelines.api import operations_serializers
         from pipelines.console import run_page, search
-        from recovery import bulk_retention, carriers, decision_checks, waiting
+        from recovery import bulk_retention, carriers, decision_checks, run_retry_work, serializers, waiting
         from recovery.backfill_carrier import BackfillCarrier
         from recovery.bulk_carrier import BulkCarrier
         from recovery.screens import backfill_lines, bulk_lines, leads, lines_of_many, plan_lines, run_sections
@@ -31,6 +32,11 @@ class RecoveryConfig(AppConfig):
             "EXISTS (SELECT FROM recovery_operation o WHERE o.run_id = r.id"
             " AND o.state IN ('awaiting_approval', 'review_required', 'reserved'))"
         )
+        failures.also(run_retry_work.decide_failed)
+        operations_serializers.tells_run_retries(serializers.run_retry_view)
+        blockers.also(waiting.to_retry)
+        retention.stays_while("EXISTS (SELECT FROM recovery_runretry t WHERE t.run_id = r.id AND t.state = 'due')")
+        retention.goes_with_run("recovery_runretry")
         retention.stays_while(  # how a backfill ends is told by its runs
             "EXISTS (SELECT FROM recovery_backfill b WHERE b.id = r.lane_id AND b.state IN ('running', 'paused'))"
         )

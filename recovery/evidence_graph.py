@@ -233,7 +233,7 @@ def _operation_node(operation: Operation) -> Node:
     facts = {
         "operation_id": str(operation.id),
         "stage_id": str(operation.stage_id) if operation.stage_id else None,
-        "requested_by": operation.requested_by.get_username(),
+        "requested_by": operation.asker,
         "channel": operation.channel,
         "reason": operation.reason,
         "plan_digest": operation.plan_digest or None,

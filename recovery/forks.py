@@ -318,7 +318,7 @@ def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
     source = Run.objects.get(id=operation.run_id)
     target = operation.target
     assert target is not None  # noqa: S101 - a reserved operation has one
-    who = operation.requested_by.get_username()
+    who = operation.asker
     rows = _stage_rows(source, world, plan)
     _copy_outputs(rows, world)
     draft = replace(_draft(operation, source, world, rows), through_blackout=plan.goes_through)
@@ -447,7 +447,9 @@ def _copy_context(source: uuid.UUID, target: uuid.UUID) -> None:
 def carry_on_reserved(*, quiet_seconds: float = 5, limit: int = 50) -> int:
     """Dispatches what was reserved and then left by its caller; says how many. Each stands for itself."""
     left = (
-        Operation.objects.filter(state=OperationState.RESERVED, kind__in=sorted(FORKS))
+        Operation.objects.filter(
+            state=OperationState.RESERVED, kind__in=sorted(FORKS), requested_by__isnull=False
+        )  # a policy's are made in the transaction in which they are reserved
         .extra(
             where=["recovery_operation.updated_at <= recourse_now() - make_interval(secs => %s)"],
             params=[quiet_seconds],
@@ -457,8 +459,7 @@ def carry_on_reserved(*, quiet_seconds: float = 5, limit: int = 50) -> int:
     )
     done = 0
     for operation in left:
-        requester = operation.requested_by
-        actor = Actor(requester.get_username(), operation.workspace_id, operation.channel, user_id=requester.pk)
+        actor = Actor(operation.asker, operation.workspace_id, operation.channel, user_id=operation.requested_by_id)
         try:
             dispatch(operation, actor=actor)
         except Refusal:

@@ -24,12 +24,15 @@ from pipelines.audit import ALLOWED, DENIED, Entry
 from pipelines.errors import Refusal
 from pipelines.moves import IllegalMove
 from pipelines.sql import database_now
-from recovery import agreements
+from recovery import agreements, run_retry_rows
 from recovery.decision_checks import JUDGED
 from recovery.dispositions import GOES_ON
 from recovery.models import Operation
 from recovery.plans import NOTHING_TO_REPEAT, Asked, Plan, digest_of
 from recovery.states import OPERATION_MOVES, Disposition, OperationKind, OperationState
+
+# with what somebody who asks for it has taken the run over: it does not retry itself then
+TAKING_OVER = frozenset({*JUDGED, OperationKind.CANCEL, OperationKind.DISCARD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ def opened(asked: Asked, *, actor: Actor, key: str, plan: Plan | None = None) ->
         kind=asked.kind,
         run_id=asked.run_id,
         stage_id=asked.stage_id,
-        requested_by_id=cast(int, actor.user_id),  # operations are people's
+        requested_by_id=actor.user_id,
+        requested_as="" if actor.is_person else actor.name,
         channel=actor.channel,
         key=key,
         fingerprint=asked.fingerprint,
@@ -98,11 +102,21 @@ def add(operation: Operation) -> None:
         if "operation_key_once" not in str(error):
             raise
         raise _key_taken() from error
+    _take_over([operation])
 
 
 def add_all(operations: Sequence[Operation]) -> None:
     """Inserts new operations whose keys nobody else can have, in one statement."""
     Operation.objects.bulk_create(operations)
+    _take_over(operations)
+
+
+def _take_over(operations: Sequence[Operation]) -> None:
+    """Who asks for something of a run that was to be retried by itself has taken it over: it is not, any more."""
+    asked = [one for one in operations if one.kind in TAKING_OVER and one.requested_by_id is not None]
+    whys = {one.run_id: f"{one.asker} asked for a {one.kind}" for one in asked if one.state != OperationState.DENIED}
+    if whys:
+        run_retry_rows.call_off(whys, asked[0].asker)
 
 
 def update(operation: Operation) -> None:
@@ -132,7 +146,8 @@ def asked_of(operation: Operation) -> Asked:
 
 def requester_of(operation: Operation) -> Actor:
     """Who asked for it, with the role that they have by now (F150); `permission_denied` when they have none."""
-    requester = person(operation.requested_by, operation.workspace_id, operation.channel)
+    asked = operation.requested_by
+    requester = person(asked, operation.workspace_id, operation.channel) if asked else None
     if requester is None:
         raise Refusal("permission_denied", "who asked for this is no member any more, or may not log in")
     return requester
@@ -204,7 +219,7 @@ def matter_of(operation: Operation) -> Matter:
         operation.kind,
         operation.run_id,
         operation.stage_id,
-        operation.requested_by_id,
+        cast(int, operation.requested_by_id),  # what a policy asks for is put before nobody
         operation.reason,
     )
 
@@ -285,7 +300,7 @@ def waiting(operation: Operation) -> dict[str, Any]:
 
 def on_behalf_of(operation: Operation, actor: Actor) -> str:
     """Whose request it is, for the audit, when somebody else carries it on; blank when it is the actor's own."""
-    return "" if operation.requested_by_id == actor.user_id else operation.requested_by.get_username()
+    return "" if operation.requested_by_id == actor.user_id else operation.asker
 
 
 def record_denied_gate(actor: Actor, asked: Asked, refusal: Refusal) -> None:

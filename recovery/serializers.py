@@ -9,9 +9,10 @@ from drf_spectacular.utils import PolymorphicProxySerializer
 
 from pipelines.api.operations_serializers import HUGE, time
 from pipelines.api.shapes import AnyJson, Flag, Identifier, JsonObject, ListOf, Moment, OneOf, Shape, Text, Whole
-from pipelines.models import ReconciliationKind
+from pipelines.models import ReconciliationKind, Run
 from pipelines.states import DeadLetterState, EffectClass, RunStatus, StageState
-from recovery.models import Operation
+from recovery import run_retry_rows
+from recovery.models import Operation, RunRetry
 from recovery.operations import Done
 from recovery.states import Disposition, OperationKind, OperationState
 
@@ -53,7 +54,7 @@ def operation_view(operation: Operation) -> dict[str, Any]:
         "stage_id": str(operation.stage_id) if operation.stage_id else None,
         "status": operation.state,
         "disposition": operation.disposition,
-        "requested_by": operation.requested_by.get_username(),
+        "requested_by": operation.asker,
         "channel": operation.channel,
         "reason": operation.reason or None,
         "reasons": operation.reasons,
@@ -252,3 +253,34 @@ def cancel_answer(done: Done) -> dict[str, Any]:
 def _still_outside(item: Mapping[str, Any]) -> dict[str, Any]:
     spelling = {"itemId": "item_id", "stageId": "stage_id", "settledAt": "settled_at", "settledBy": "settled_by"}
     return {spelling.get(name, name): value for name, value in item.items()}
+
+
+def run_retry_view(run: Run) -> dict[str, Any] | None:
+    """What the API tells of it: what was decided when the run last failed, and what became of that."""
+    retry = run_retry_rows.newest(run)
+    return told_of(retry, run) if retry else None
+
+
+def told_of(retry: RunRetry, run: Run) -> dict[str, Any]:
+    """One such decision."""
+    held = run_retry_rows.holding(retry, run)
+    return {
+        "id": str(retry.id),
+        "status": retry.state,
+        "mode": retry.mode,
+        "number": retry.number,
+        "max_retries": retry.decision["max_retries"],
+        "policy_id": str(retry.policy),
+        "policy": retry.policy_name,
+        "explanation": retry.explanation,
+        "failed_at": time(retry.failed_at),
+        "due_at": time(retry.due_at),
+        "held_by": held.sentence() if held else None,
+        "ended_at": time(retry.ended_at),
+        "ended_by": retry.ended_by or None,
+        "code": retry.code or None,
+        "why": retry.why or None,
+        "disposition": retry.disposition or None,
+        "operations": retry.operations,
+        "made": str(retry.made) if retry.made else None,
+    }

@@ -146,3 +146,27 @@ BULK_MOVES: dict[str, dict[BulkState, BulkState]] = {
     "abort": dict.fromkeys((Bk.AWAITING_APPROVAL, Bk.RUNNING, *sorted(HELD_BULK)), Bk.ABORTED),
     "expire": {Bk.DRAFT: Bk.EXPIRED},
 }
+
+
+class RunRetryState(TextChoices):
+    """Of a decision about a run that failed, by a policy: whether the console does it again by itself (N1, N2)."""
+
+    DUE = "due"  # it will be, once its time has come and nothing holds it back
+    DECLINED = "declined"  # it will not be: the policy, or what failed, does not admit it
+    DONE = "done"  # it was: in place, or as a linked run
+    REFUSED = "refused"  # its verdict, a rule or a limit said no when it was to be done; a person may look
+    CALLED_OFF = "called_off"  # a person did something about the run, or the policy rules no more
+
+
+Rr = RunRetryState
+ENDED_RUN_RETRY = frozenset({Rr.DECLINED, Rr.DONE, Rr.REFUSED, Rr.CALLED_OFF})
+RUN_RETRY_MOVES: dict[str, dict[RunRetryState, RunRetryState]] = {
+    "carry_out": {Rr.DUE: Rr.DONE},
+    "refuse": {Rr.DUE: Rr.REFUSED},
+    "call_off": {Rr.DUE: Rr.CALLED_OFF},
+}
+
+
+class RetryMode(TextChoices):
+    RESUME = "resume"  # the failed stages anew, in place, with what is behind them
+    NEW_RUN = "new_run"  # all of it anew, as a linked run

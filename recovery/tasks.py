@@ -5,17 +5,18 @@ from __future__ import annotations
 from celery import shared_task
 
 from approvals import requests
-from recovery import backfills, bulk_work, forks
+from recovery import backfills, bulk_work, forks, run_retry_work
 
 
 @shared_task(name="recovery.tasks.carry_on")
 def carry_on() -> dict[str, int]:
-    """Ends the requests that are over, makes the runs that were reserved and left, and has operations follow the ends
-    of their targets."""
+    """Ends the requests that are over, makes the runs that were reserved and left, has operations follow the ends of
+    their targets, and retries runs that a policy says are to be."""
     return {
         "expired": requests.expire_due(),
         "reserved": forks.carry_on_reserved(),
         "followed": forks.follow_targets(),
+        "retried": run_retry_work.carry_on(),
     }
 
 

@@ -216,7 +216,7 @@ def carry_out(verb: Verb, moves: Moves, run: RunRow, asked: Asked, plan: Plan, o
         stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages
     }
     expected |= {line.stage: (line.to, line.epoch, line.stale) for line in plan.lines}
-    if asked.kind in REPEATING:
+    if asked.kind in REPEATING and operation.requested_by_id is not None:
         moves.asked_by(run, operation.requested_by_id)
     operation.result = verb.carry_out(moves, run, asked, plan)
     found = {stage.name: (stage.state, stage.epoch, stage.stale) for stage in run.stages}

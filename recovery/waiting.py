@@ -10,8 +10,10 @@ from approvals.models import ApprovalRequest
 from approvals.requests import so_far
 from approvals.rules import people
 from approvals.states import RequestState
-from pipelines.blockers import ENGINE, PERSON, Blocker
+from pipelines.blockers import CLOCK, ENGINE, PERSON, Blocker
 from pipelines.models import Run
+from pipelines.states import RunStatus
+from recovery import run_retry_rows
 from recovery.models import Operation
 from recovery.plans import Asked
 from recovery.states import PENDING_OPERATION, TERMINAL_OPERATION, OperationState
@@ -28,6 +30,18 @@ def blockers(run: Run) -> list[Blocker]:
     requests = {one.subject: one for one in ApprovalRequest.objects.filter(subject__in=asked, state=RequestState.OPEN)}
     votes = so_far(list(requests.values()))
     return [_blocker(one, requests.get(one.id), votes) for one in found]
+
+
+def to_retry(run: Run) -> list[Blocker]:
+    """That the run retries itself, when, and by which policy."""
+    if run.status != RunStatus.FAILED:
+        return []
+    retry = run_retry_rows.newest(run)
+    if retry is None or not run_retry_rows.is_ahead(retry, run):
+        return []
+    held = run_retry_rows.holding(retry, run)
+    cause = run_retry_rows.sentence(retry) + (f"; {held.sentence()}" if held else "")
+    return [Blocker(CLOCK, cause, retry.due_at, closed_by="blackout" if held else None)]
 
 
 def waits_already(asked: Asked) -> str:
@@ -52,7 +66,7 @@ def _blocker(operation: Operation, request: ApprovalRequest | None, votes: Mappi
 
 def _asked(operation: Operation) -> str:
     stage = f" of {operation.stage.name}" if operation.stage else ""
-    who = operation.requested_by.get_username()
+    who = operation.asker
     return f"the {operation.kind}{stage} that {who} asked for at {_time(operation.created_at)}"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -66,6 +66,8 @@ from pipelines.states import (
 
 HUGE = 2**31 - 1
 MOST_COUNTED = 10_000  # attempts of a policy: claims count them each time
+RETRY_MODES = ("resume", "new_run")
+MOST_RUN_RETRIES = 100  # of a run by itself: each may do all of it once more
 MONTH = 31 * 86_400  # seconds
 
 # requests
@@ -135,11 +137,24 @@ class ConcurrencyRuleShape(Shape):
     max_active = Whole(min_value=1, max_value=MOST_COUNTED)
 
 
+class RunRetryRuleShape(Shape):
+    """Whether a run that failed is resumed at its failed stages or made anew, how often over all that is made of it, and
+    how far apart."""
+
+    mode = OneOf(RETRY_MODES, required=False)
+    max_retries = Whole(min_value=1, max_value=MOST_RUN_RETRIES)
+    retry_interval = Number(min_value=1, max_value=MONTH)
+    backoff = OneOf(("fixed", "linear", "exponential"), required=False)
+    max_retry_interval = Number(min_value=1, max_value=MONTH, required=False)
+    jitter = Flag(required=False)
+
+
 RULES: dict[str, type[Shape]] = {
     PolicyKind.RETRY: RetryRuleShape,
     PolicyKind.TIMEOUT: TimeoutRuleShape,
     PolicyKind.RATE: RateRuleShape,
     PolicyKind.CONCURRENCY: ConcurrencyRuleShape,
+    PolicyKind.RUN_RETRY: RunRetryRuleShape,
 }
 
 
@@ -156,7 +171,8 @@ class PolicyChange(Shape):
 
 class PolicyRequest(PolicyChange):
     """A policy. `rule` holds what its kind knows: the options of a retry; `seconds` of a timeout; `count` and
-    `per_seconds` of a rate; `max_active` of a concurrency."""
+    `per_seconds` of a rate; `max_active` of a concurrency; of a run retry `mode` and how often and how far apart, as of
+    a retry."""
 
     name = Text(max_length=NAME, control=False)
     kind = OneOf(PolicyKind.values)
@@ -173,8 +189,11 @@ def policy_problems(kind: str, match: Mapping[str, Any], rule: Any) -> Problems:
     """What is wrong with a policy's rule for its kind."""
     checked = RULES[kind].check(rule)
     problems = checked.below("rule") if type(checked) is Wrong else []
-    if match.get("error_codes") and kind != PolicyKind.RETRY:
+    if match.get("error_codes") and kind not in (PolicyKind.RETRY, PolicyKind.RUN_RETRY):
         problems.append(("match.error_codes", "only a retry policy looks at error codes"))
+    if kind == PolicyKind.RUN_RETRY:
+        told = "a policy for whole runs targets pipeline and environment"
+        problems += [(f"match.{name}", told) for name in ("stage", "handler") if match.get(name)]
     return problems
 
 
@@ -270,6 +289,31 @@ class ChangedView(Shape):
     found = Text()
 
 
+class RunRetryView(Shape):
+    """What was decided when the run last failed under a policy for whole runs, and what became of that. `number`: the
+    how-manieth of the run and all that it was made out of. `held_by`: the blackout that it waits for. `made`: the run
+    that it was made anew as."""
+
+    id = Identifier()
+    status = Text(help_text="due, declined, done, refused or called_off")
+    mode = OneOf(RETRY_MODES)
+    number = Whole(min_value=1, max_value=HUGE)
+    max_retries = Whole(min_value=1, max_value=MOST_RUN_RETRIES)
+    policy_id = Identifier()
+    policy = Text()
+    explanation = Text()
+    failed_at = Moment()
+    due_at = Moment(allow_null=True)
+    held_by = Text(allow_null=True)
+    ended_at = Moment(allow_null=True)
+    ended_by = Text(allow_null=True)
+    code = Text(allow_null=True)
+    why = Text(allow_null=True)
+    disposition = Text(allow_null=True)
+    operations = ListOf(child=Identifier())
+    made = Identifier(allow_null=True)
+
+
 class ExecutionView(ExecutionItem):
     """`draining`: attempts that still run in a run that is pausing; it is paused when there is none."""
 
@@ -280,6 +324,7 @@ class ExecutionView(ExecutionItem):
     trace_id = Text(allow_null=True)
     started_by = Text(allow_null=True)
     definition_changed = ListOf(child=ChangedView())
+    run_retry = RunRetryView(allow_null=True)
 
 
 def execution_item(run: Run) -> dict[str, Any]:
@@ -323,6 +368,15 @@ def listed_execution(run: Run, progress: Progress) -> dict[str, Any]:
     return {**execution_item(run), "progress": told}
 
 
+_run_retries: list[Callable[[Run], dict[str, Any] | None]] = []
+
+
+def tells_run_retries(tell: Callable[[Run], dict[str, Any] | None]) -> None:
+    """From now on `tell` is asked whether a run is retried by itself."""
+    if tell not in _run_retries:
+        _run_retries.append(tell)
+
+
 def execution_view(run: Run, draining: int) -> dict[str, Any]:
     items = [
         {
@@ -341,6 +395,7 @@ def execution_view(run: Run, draining: int) -> dict[str, Any]:
         "trace_id": run.trace_id or None,
         "started_by": run.started_by.get_username() if run.started_by else None,
         "definition_changed": run.changed or [],
+        "run_retry": next((told for tell in _run_retries if (told := tell(run))), None),
     }
 
 

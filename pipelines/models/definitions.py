@@ -31,6 +31,7 @@ class PolicyKind(models.TextChoices):
     TIMEOUT = "timeout"
     RATE = "rate"
     CONCURRENCY = "concurrency"
+    RUN_RETRY = "run_retry"  # of whole runs that failed; off without one
 
 
 class PolicyStatus(models.TextChoices):
@@ -275,7 +276,8 @@ class Policy(models.Model):
 
     `match` holds any of pipeline, stage, handler, environment, error_codes; `rule` the options of a retry policy
     (`max_retries`, `retry_interval`, …), `{"seconds": n}` of a timeout policy, `{"count": n, "per_seconds": s}` of a
-    rate policy or `{"max_active": n}` of a concurrency policy.
+    rate policy, `{"max_active": n}` of a concurrency policy, or of a run retry policy `mode` and a retry's options: it
+    targets whole runs, by pipeline and environment.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)

@@ -3,6 +3,7 @@
 from recovery.models.backfills import Backfill, BackfillOrder, BackfillTick, Reprocess
 from recovery.models.bulks import BulkItem, BulkOperation
 from recovery.models.operations import EffectEvidence, Operation, Reconciliation
+from recovery.models.run_retries import RunRetry
 
 __all__ = [
     "Backfill",
@@ -14,4 +15,5 @@ __all__ = [
     "Operation",
     "Reconciliation",
     "Reprocess",
+    "RunRetry",
 ]

@@ -25,7 +25,10 @@ class Operation(models.Model):
     kind = models.CharField(max_length=20, choices=OperationKind.choices)
     run = models.ForeignKey(Run, models.CASCADE, related_name="operations")
     stage = models.ForeignKey(Stage, models.CASCADE, null=True, related_name="operations", db_index=False)
-    requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="+")
+    requested_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+")
+    requested_as = models.CharField(
+        max_length=255, blank=True, db_default="", help_text="who asked, where it was no person: a policy"
+    )
     channel = models.CharField(max_length=20)
     key = models.CharField(max_length=200, blank=True)
     fingerprint = models.CharField(max_length=64)
@@ -49,6 +52,11 @@ class Operation(models.Model):
                 fields=["workspace", "kind", "key"], condition=~Q(key=""), name="operation_key_once"
             ),
             closed_set("kind", OperationKind, "operation_kind_known"),
+            models.CheckConstraint(
+                condition=Q(requested_by__isnull=False, requested_as="")
+                | (Q(requested_by__isnull=True) & ~Q(requested_as="")),
+                name="operation_asked_by_one",
+            ),
             closed_set("state", OperationState, "operation_state_known"),
             closed_set("disposition", Disposition, "operation_disposition_known"),
         ]
@@ -73,6 +81,11 @@ class Operation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}"
+
+    @property
+    def asker(self) -> str:
+        """Who asked for it, by name."""
+        return self.requested_by.get_username() if self.requested_by else self.requested_as
 
 
 class EffectEvidence(models.Model):
