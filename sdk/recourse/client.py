@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 from hashlib import sha256
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 
 from recourse import settings
-from recourse.calls import Approvals, Artifacts, Call, Executions, Json, Operations, Runs, Stages, encoded
-from recourse.errors import ConfigurationError, OutcomeUnknown, api_error
+from recourse.calls import Groups
+from recourse.calls.base import Call, Json, encoded
+from recourse.calls.methods import Async, Sync
+from recourse.errors import ApiError, ConfigurationError, OutcomeUnknown, api_error
 from recourse.repeating import Backoff, retry_after
+
+T = TypeVar("T")
 
 Attempted = httpx.Response | httpx.TransportError
 
@@ -23,8 +27,8 @@ class _Connection:
     """What both clients know: where, as whom, and how often.
 
     An unknown outcome (timeout, broken connection, 5xx) is followed by the same request with the same key, `attempts`
-    times in all with growing waits, then by `OutcomeUnknown`. 429 waits as told. Any other refusal is definite:
-    `ApiError`.
+    times in all with growing waits, then by `OutcomeUnknown`. 429 waits as told, and is `RateLimited` where each try
+    was answered so. Any other refusal is definite: `ApiError`.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class _Connection:
         self._attempts = attempts
         self._first_wait = first_wait
 
-    def _request(self, call: Call) -> httpx.Request:
+    def _request(self, call: Call[Any]) -> httpx.Request:
         headers = {"accept": "application/json"}
         content = encoded(call.body)
         if content is not None:
@@ -52,12 +56,12 @@ class _Connection:
         return httpx.Request(
             call.method,
             f"{self._base_url}/{call.path}",
-            headers=headers | self._identity(call),
+            headers=headers | self._identity(call) | dict(call.headers),
             content=content,
-            extensions={"timeout": httpx.Timeout(self._timeout).as_dict()},
+            extensions={"timeout": httpx.Timeout(self._timeout + call.waits).as_dict()},
         )
 
-    def _identity(self, call: Call) -> dict[str, str]:
+    def _identity(self, call: Call[Any]) -> dict[str, str]:
         """A person's token for the operations API; the application's key for all else, and for reading without one."""
         token = settings.token(self._token) if call.person else None
         if token:
@@ -68,12 +72,12 @@ class _Connection:
             )
         return {"x-api-key": settings.api_key(self._api_key)}
 
-    def _conversation(self, call: Call) -> Generator[float, Attempted, Json]:
+    def _conversation(self, call: Call[T]) -> Generator[float, Attempted, T]:
         """The rules for repeating, without doing any I/O: yields how long to wait before the next try, is sent what the
         try brought, and returns the answer's body.
         """
         backoff = Backoff(first=self._first_wait)
-        wait, last = 0.0, ""
+        wait, last, refusals = 0.0, "", []
         for _ in range(self._attempts):
             outcome = yield wait
             if isinstance(outcome, httpx.TransportError):
@@ -82,38 +86,37 @@ class _Connection:
             if outcome.status_code == 429 or outcome.status_code >= 500:
                 wait = backoff.next(retry_after(outcome.headers.get("retry-after")))
                 last = f"the server answered {outcome.status_code}"
+                refusals.append(_refusal(outcome))
                 continue
             if not call.bytes_with_digest or outcome.status_code >= 300:
-                return _body(outcome)
+                return _answer(outcome, call)
             told = outcome.headers.get("etag", "").strip('"')
             if sha256(outcome.content).hexdigest() == told:
-                return {
+                content: Any = {
                     "content": outcome.content,
                     "sha256": told,
                     "mediaType": outcome.headers.get("content-type", ""),
                 }
+                return content
             wait, last = backoff.next(), "the bytes did not arrive as they were sent"
+        if refusals and [refusal.status for refusal in refusals] == [429] * self._attempts:
+            raise refusals[-1]
         raise OutcomeUnknown(
             f"{call.method} {self._base_url}/{call.path}: no definite answer in {self._attempts} tries, last: {last}. "
             + ("Keep the key and repeat, or look it up." if call.key else "Is the console there?"),
             key=call.key,
-        )
+        ) from (refusals[-1] if refusals else None)
 
 
-class SyncClient(_Connection):
+class SyncClient(_Connection, Groups[Sync], Sync):
     """The client for plain code. Give the address, the application's key and a person's token, or set `RECOURSE_URL`,
     `RECOURSE_API_KEY` and `RECOURSE_TOKEN`. May be shared by threads.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        _Connection.__init__(self, *args, **options)
+        Groups.__init__(self, self)
         self._http = httpx.Client()
-        self.runs: Runs[Json] = Runs(self._send)
-        self.stages: Stages[Json] = Stages(self._send)
-        self.executions: Executions[Json] = Executions(self._send)
-        self.operations: Operations[Json] = Operations(self._send)
-        self.approvals: Approvals[Json] = Approvals(self._send)
-        self.artifacts: Artifacts[Json] = Artifacts(self._send)
 
     def close(self) -> None:
         self._http.close()
@@ -126,7 +129,8 @@ class SyncClient(_Connection):
     ) -> None:
         self.close()
 
-    def _send(self, call: Call) -> Json:
+    def send(self, call: Call[T]) -> T:
+        """Sends one call, also one that was made elsewhere, and repeats it as long as that is of use."""
         request = self._request(call)
         conversation = self._conversation(call)
         wait = next(conversation)
@@ -140,21 +144,19 @@ class SyncClient(_Connection):
             try:
                 wait = conversation.send(outcome)
             except StopIteration as end:
-                return end.value
+                answer: T = end.value
+                return answer
+
+    _send = send
 
 
-class Client(_Connection):
+class Client(_Connection, Groups[Async], Async):
     """The client for asyncio: every verb is awaited. Else as `SyncClient`; use it with `async with`, in one loop."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        _Connection.__init__(self, *args, **options)
+        Groups.__init__(self, self)
         self._http = httpx.AsyncClient()
-        self.runs: Runs[Awaitable[Json]] = Runs(self._send)
-        self.stages: Stages[Awaitable[Json]] = Stages(self._send)
-        self.executions: Executions[Awaitable[Json]] = Executions(self._send)
-        self.operations: Operations[Awaitable[Json]] = Operations(self._send)
-        self.approvals: Approvals[Awaitable[Json]] = Approvals(self._send)
-        self.artifacts: Artifacts[Awaitable[Json]] = Artifacts(self._send)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -167,7 +169,8 @@ class Client(_Connection):
     ) -> None:
         await self.close()
 
-    async def _send(self, call: Call) -> Json:
+    async def send(self, call: Call[T]) -> T:
+        """Sends one call, also one that was made elsewhere, and repeats it as long as that is of use."""
         request = self._request(call)
         conversation = self._conversation(call)
         wait = next(conversation)
@@ -181,17 +184,26 @@ class Client(_Connection):
             try:
                 wait = conversation.send(outcome)
             except StopIteration as end:
-                return end.value
+                answer: T = end.value
+                return answer
 
 
-def _body(response: httpx.Response) -> Json:
-    """The answer's JSON object. Raises `ApiError` for a refusal, also when its body is not ours."""
+def _answer(response: httpx.Response, call: Call[T]) -> T:
+    """The answer's JSON object, or the part of it that is meant. Raises `ApiError` for a refusal."""
+    if response.status_code >= 300:
+        raise _refusal(response)
+    body: Any = _object(response) if response.content else dict(call.nothing)
+    return body[call.inside] if call.inside else body
+
+
+def _refusal(response: httpx.Response) -> ApiError:
+    """The typed refusal, also when its body is not ours."""
+    return api_error(response.status_code, _object(response))
+
+
+def _object(response: httpx.Response) -> Json:
     try:
         body = response.json() if response.content else {}
     except ValueError:
         body = {"title": response.text[:500]}
-    if not isinstance(body, dict):
-        body = {"title": str(body)[:500]}
-    if response.status_code >= 300:
-        raise api_error(response.status_code, body)
-    return body
+    return body if isinstance(body, dict) else {"title": str(body)[:500]}

@@ -2,12 +2,12 @@
 
 An `ApiError` is a definite answer of the server. `OutcomeUnknown` is the lack of one: keep the idempotency key and
 repeat.
-`StageFailure`, `Release` and `Stopped` are raised by handlers, to say how their attempt ends.
+`StageFailure`, `Release`, `Parked` and `Stopped` are raised by handlers, to say how their attempt ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 KEY_STAYS_USED = frozenset({"idempotency_conflict", "recovery_idempotency_conflict", "operator_review_required"})
@@ -57,6 +57,50 @@ class InvalidRequest(ApiError):
     """400, 413, 422: the request itself is wrong."""
 
 
+class ValidationError(InvalidRequest):
+    """400: `errors` says what is wrong with which field."""
+
+
+class ClientRequestIdInvalid(InvalidRequest):
+    """400: a `client_request_id` is a lowercase UUID."""
+
+
+class PayloadTooLarge(InvalidRequest):
+    """413: more than the route takes."""
+
+
+class EnvironmentUnknown(InvalidRequest):
+    """422: the workspace has no environment of this name."""
+
+
+class CronInvalid(InvalidRequest):
+    """422: no cron expression."""
+
+
+class TimezoneInvalid(InvalidRequest):
+    """422: no time zone of the console's or the database's."""
+
+
+class BackfillWindowInvalid(InvalidRequest):
+    """422: the window is empty, or reaches into the future."""
+
+
+class BackfillTooManyTicks(InvalidRequest):
+    """422: more ticks than `max_ticks` allows, or than any backfill may have."""
+
+
+class BulkTooManyTargets(InvalidRequest):
+    """422: more than one bulk operation may have."""
+
+
+class EffectClassUnknown(InvalidRequest):
+    """422: no class of effects."""
+
+
+class EffectKeyRequired(InvalidRequest):
+    """422: an effect outside is committed with the idempotency key that it was made under."""
+
+
 class Unauthorized(ApiError):
     """401: no such key, token or session."""
 
@@ -69,8 +113,28 @@ class SelfApproval(PermissionDenied):
     """403: you asked for it, so somebody else decides it."""
 
 
+class ImpersonationRejected(PermissionDenied):
+    """403: the actor is who calls, and nobody else."""
+
+
 class NotFound(ApiError):
     """404: no such thing, or not yours to see."""
+
+
+class CheckpointNotFound(NotFound):
+    """404: the run has no checkpoint."""
+
+
+class Unsupported(ApiError):
+    """405, 406, 415: a method, or a media type, that the route does not have."""
+
+
+class RateLimited(ApiError):
+    """429: too many requests; nothing was done. Each try was answered so, after the waits that were told."""
+
+
+class ResultNotConfirmed(ApiError):
+    """503: a result could not be stored. The clients repeat it; it is then the cause of an `OutcomeUnknown`."""
 
 
 class Conflict(ApiError):
@@ -99,6 +163,42 @@ class StaleRequest(Conflict):
 
 class NeedsReconciliation(Conflict):
     """409: what the stage did outside has to be settled by a person first."""
+
+
+class StaleExecution(Conflict):
+    """409: the attempt is not the session's any more; what was told is kept as late evidence."""
+
+
+class GateDenied(Conflict):
+    """409: a gate was rejected, and what stands behind it does not run."""
+
+
+class BudgetExhausted(Conflict):
+    """409: the run has spent what its limits allow."""
+
+
+class DeadlineExceeded(Conflict):
+    """409: the run's deadline is over."""
+
+
+class AttemptsExhausted(Conflict):
+    """409: the stage had all the attempts that it may have."""
+
+
+class DefinitionChanged(Conflict):
+    """409: the stage is not any more what it was in the run's release."""
+
+
+class RecipientNotAllowed(Conflict):
+    """409: it may not be sent to whom it would go to."""
+
+
+class ReleaseNotActive(Conflict):
+    """409: the pipeline has no release in force there."""
+
+
+class BlackoutActive(Conflict):
+    """409: a blackout or the freeze holds; an `override_reason` starts it all the same."""
 
 
 class EnvironmentMismatch(Conflict):
@@ -151,22 +251,50 @@ class RecoveryDenied(Judged):
 
 
 _BY_CODE: dict[str, type[ApiError]] = {
+    "validation_error": ValidationError,
+    "client_request_id_invalid": ClientRequestIdInvalid,
+    "unauthorized": Unauthorized,
+    "permission_denied": PermissionDenied,
+    "impersonation_rejected": ImpersonationRejected,
+    "self_approval": SelfApproval,
+    "not_found": NotFound,
+    "checkpoint_not_found": CheckpointNotFound,
+    "unsupported": Unsupported,
     "idempotency_conflict": IdempotencyConflict,
     "recovery_idempotency_conflict": IdempotencyConflict,
-    "self_approval": SelfApproval,
-    "gate_decision_conflict": GateDecisionConflict,
-    "approval_stale": ApprovalStale,
     "execution_state_invalid": StateInvalid,
     "stage_state_invalid": StateInvalid,
+    "stale_execution": StaleExecution,
+    "gate_decision_conflict": GateDecisionConflict,
+    "approval_stale": ApprovalStale,
+    "gate_denied": GateDenied,
     "stale_request": StaleRequest,
     "needs_reconciliation": NeedsReconciliation,
-    "recovery_environment_mismatch": EnvironmentMismatch,
-    "checkpoint_integrity_invalid": CheckpointInvalid,
+    "budget_exhausted": BudgetExhausted,
+    "deadline_exceeded": DeadlineExceeded,
+    "attempts_exhausted": AttemptsExhausted,
+    "definition_changed": DefinitionChanged,
+    "recipient_not_allowed": RecipientNotAllowed,
     "artifact_immutable": ArtifactImmutable,
     "artifact_corrupt": ArtifactCorrupt,
-    "plan_changed": PlanChanged,
+    "recovery_environment_mismatch": EnvironmentMismatch,
+    "checkpoint_integrity_invalid": CheckpointInvalid,
     "operator_review_required": OperatorReviewRequired,
     "recovery_denied": RecoveryDenied,
+    "plan_changed": PlanChanged,
+    "release_not_active": ReleaseNotActive,
+    "blackout_active": BlackoutActive,
+    "payload_too_large": PayloadTooLarge,
+    "environment_unknown": EnvironmentUnknown,
+    "cron_invalid": CronInvalid,
+    "timezone_invalid": TimezoneInvalid,
+    "backfill_window_invalid": BackfillWindowInvalid,
+    "backfill_too_many_ticks": BackfillTooManyTicks,
+    "bulk_too_many_targets": BulkTooManyTargets,
+    "effect_class_unknown": EffectClassUnknown,
+    "effect_key_required": EffectKeyRequired,
+    "rate_limited": RateLimited,
+    "result_not_confirmed": ResultNotConfirmed,
 }
 _BY_STATUS: dict[int, type[ApiError]] = {
     400: InvalidRequest,
@@ -198,6 +326,17 @@ class StageFailure(RecourseError):
 
 class Release(RecourseError):
     """Raised by a handler: give the stage back untouched, to be run from its beginning later. Nothing is counted."""
+
+
+class Parked(BaseException):
+    """Raised by `ctx.runs.wait`: the attempt ends here, and its handler starts again once these runs have ended.
+
+    No `Exception`, so that a handler that catches those does not take it for a failure of what it waits for.
+    """
+
+    def __init__(self, run_ids: Iterable[str]) -> None:
+        self.run_ids = list(dict.fromkeys(run_ids))
+        super().__init__(f"waits for {', '.join(self.run_ids)}")
 
 
 class Stopped(RecourseError):

@@ -4,39 +4,76 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from recourse import Job, Registry, StageContext, execution
-from recourse.calls import Approvals, Artifacts, Call, Executions, Operations, Runs, Stages
+from recourse.calls import Call, Groups
+from recourse.calls.methods import Sync, asks, lists, plans
 from recourse.links import Recorder
 
+from config.client_models import answers_of, either, is_page
 from config.openapi import application_schema, operations_schema
 from pipelines.api.serializers import EffectsTold, Leaving
 from pipelines.api.worker_artifacts import ArtifactGiven
 
-TRUE = {"approved", "acknowledge_effects", "sealed", "clean", "freeze_release"}
-ANSWERS = dict.fromkeys(TRUE, True) | {
-    "output": {"a": 1},
-    "summary": {"a": 1},
-    "evidence": {},
-    "answer": {"request_digest": "0" * 64, "status": "failed", "output": 1, "error_code": "X", "source": "the desk"},
-    "dry_run": False,
-    "data": b"x",
+NO_METHOD = {
+    (
+        "POST",
+        "/pipelines",
+    ): "it is older, is not safe to repeat, and has been replaced: `runs.create` is what makes runs",
 }
-LATER = {"limits"}  # named by the contract, refused by this version
+ANSWERS: dict[str, Any] = {
+    "answer": dict.fromkeys(("request_digest", "status", "output", "error_code", "error_message", "source"), "x"),
+    "data": b"x",
+    "next": None,
+    "dry_run": False,
+    "as_person": False,
+    "wait_seconds": 1,
+    "attempt": 1,
+    "deadline_seconds": 60,
+}
+MAPPINGS = {"definition", "match", "rule", "filter", "metadata", "evidence", "usage", "termination", "recovery_posture"}
 
 
-def calls() -> list[Call]:
-    """Every call that a client has, with everything said that may be said."""
-    made: list[Call] = []
-    for kind in (Runs, Stages, Executions, Operations, Approvals, Artifacts):
-        group = kind(made.append)
-        for name, method in inspect.getmembers(group, inspect.ismethod):
-            if not name.startswith("_"):
-                method(**{one: said(one) for one in inspect.signature(method).parameters if one not in LATER})
-    return made
+class Noted(Sync):
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call[Any]] = []
+
+    def send(self, call: Call[Any]) -> Any:
+        self.calls.append(call)
+
+
+def methods() -> Iterator[tuple[str, Any, Any]]:
+    """Every method that both clients have: its name, what defines it, and it itself."""
+    groups = {name: group for name, group in vars(Groups(Noted())).items() if not name.startswith("_")}
+    for group_name, group in groups.items():
+        for name, defined in vars(type(group)).items():
+            if isinstance(defined, asks | plans | lists):
+                yield f"{group_name}.{name}", defined, getattr(group, name)
+
+
+def calls_of(defined: Any, bound: Any) -> list[Call[Any]]:
+    """What a method sends when everything is said that may be; its dry run besides, and each way that it has."""
+    sender: Noted = bound._group._sender
+    sender.calls.clear()
+    words = {name: said(name) for name in inspect.signature(bound).parameters}
+    bound(**words)
+    if isinstance(defined, plans):
+        bound.plan(**words)
+    if "as_person" in words:
+        bound(**words | {"as_person": True})
+    return list(sender.calls)
+
+
+def calls() -> list[tuple[str, Any, Call[Any]]]:
+    return [(name, defined, call) for name, defined, bound in methods() for call in calls_of(defined, bound)]
 
 
 def said(name: str) -> Any:
@@ -44,37 +81,140 @@ def said(name: str) -> Any:
         return ANSWERS[name]
     if name.endswith("_id"):
         return str(uuid.UUID(int=1))
-    if name in ("stages",):
-        return [{"stageName": "one", "stageHandlerName": "H"}]
-    if name in ("context", "keywords"):
+    if name in ("context", "keywords", *MAPPINGS):
         return {"order": "7"}
-    return 60 if name == "deadline_seconds" else None if name in ("pipeline", "input") else "text"
+    return [{"a": "b"}] if name in ("stages", "effects", "lines", "leases", "results", "recipients") else "text"
 
 
 def described(method: str, path: str) -> dict[str, Any]:
     """The operation of the documents that a request would reach."""
+    wanted = "/" + path.split("?", maxsplit=1)[0].lstrip("/")
+    found: dict[str, dict[str, Any]] = {}
     for document in (application_schema(), operations_schema()):
         for template, operations in document["paths"].items():
             pattern = re.sub(r"\\\{[^}]*\\\}", "[^/]+", re.escape(template))
-            if re.fullmatch(pattern, "/" + path.split("?", maxsplit=1)[0].lstrip("/")) and method.lower() in operations:
-                return {"document": document, **operations[method.lower()]}
-    raise AssertionError(f"no document has {method} /{path}")
+            if re.fullmatch(pattern, wanted) and method.lower() in operations:
+                found[template] = {"document": document, "template": template, **operations[method.lower()]}
+    if not found:
+        raise AssertionError(f"no document has {method} /{path}")
+    return found[min(found, key=lambda template: template.count("{"))]
 
 
 def names_of_body(operation: dict[str, Any]) -> set[str]:
-    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     while "$ref" in schema:
         schema = operation["document"]["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
-    return set(schema["properties"])
+    return set(schema.get("properties", ()))
+
+
+def names_of_query(operation: dict[str, Any]) -> set[str]:
+    return {parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"}
+
+
+def taken(defined: Any, call: Call[Any]) -> set[str]:
+    """The names that a call says something by; a list's `next` stands for where a page begins."""
+    query = set(parse_qs(urlsplit(call.path).query))
+    cursor = {"cursor"} if "next" in inspect.signature(defined.define).parameters else set()
+    return query | cursor | set(call.body or ())
 
 
 def test_every_call_of_the_clients_is_in_the_documents_with_its_fields() -> None:
-    made = calls()
-    assert len(made) >= 31
-    for call in made:
+    """O11: a client says nothing that the API would refuse by name."""
+    for name, defined, call in calls():
         operation = described(call.method, call.path)
-        if call.body:
-            assert set(call.body) <= names_of_body(operation), call.path
+        known = names_of_body(operation) | names_of_query(operation)
+        assert taken(defined, call) <= known, f"client.{name} says what {call.method} {operation['template']} has not"
+
+
+def test_every_route_of_the_documents_has_a_method_that_takes_all_that_it_takes() -> None:
+    """O11: the whole API. A new route, parameter or field is named here until `recourse/calls/` has it."""
+    said_of: dict[tuple[str, str], set[str]] = {}
+    names: dict[tuple[str, str], str] = {}
+    for name, defined, call in calls():
+        route = (call.method, described(call.method, call.path)["template"])
+        said_of[route] = said_of.get(route, set()) | taken(defined, call)
+        names[route] = name
+    missing = []
+    for method, template, operation in operations_of_documents():
+        if (method, template) in NO_METHOD:
+            continue
+        if (method, template) not in said_of:
+            missing.append(f"no method for {method} {template}: add one in sdk/recourse/calls/")
+            continue
+        known = names_of_body(operation) | (names_of_query(operation) - path_names(template))
+        if lacking := known - said_of[method, template]:
+            missing.append(f"client.{names[method, template]} does not take {sorted(lacking)} of {method} {template}")
+    assert not missing, "\n".join(missing)
+
+
+def operations_of_documents() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for document in (operations_schema(), application_schema()):
+        for template, operations in document["paths"].items():
+            for method, operation in operations.items():
+                if "responses" in operation:
+                    yield method.upper(), template, {"document": document, **operation}
+
+
+def path_names(template: str) -> set[str]:
+    return set(re.findall(r"{(\w+)}", template))
+
+
+def test_what_has_no_method_is_there() -> None:
+    assert set(NO_METHOD) <= {(method, template) for method, template, _ in operations_of_documents()}
+
+
+def test_every_write_has_a_key_or_says_what_the_same_again_does() -> None:
+    """O29, P27: whatever its outcome was, a call may be repeated."""
+    keyed = 0
+    for name, _, call in calls():
+        body: Mapping[str, Any] = call.body or {}
+        if call.method == "GET" or body.get("dry_run"):
+            assert (call.key, call.again) == (None, "")
+            continue
+        assert bool(call.key) != bool(call.again), f"client.{name}: either a key, or `again`"
+        if "client_request_id" in names_of_body(described(call.method, call.path)):
+            assert call.key == body["client_request_id"], f"client.{name} sends no key"
+            keyed += 1
+    assert keyed >= 30
+
+
+def test_a_write_without_a_key_of_the_callers_gets_one_of_its_own_each_time() -> None:
+    """O29, O31."""
+    for name, _, bound in methods():
+        parameters = inspect.signature(bound).parameters
+        if "client_request_id" in parameters:
+            bound._group._sender.calls.clear()
+            words = {one: said(one) for one in parameters if one != "client_request_id"}
+            bound(**words)
+            bound(**words)
+            first, second = (call.key for call in bound._group._sender.calls)
+            assert uuid.UUID(first) != uuid.UUID(second), name
+            assert first == str(uuid.UUID(first))
+
+
+def test_every_method_promises_what_the_documents_promise() -> None:
+    """O11: the models of the answers, of dry runs, and of the items of lists."""
+    for name, defined, call in calls():
+        operation = described(call.method, call.path)
+        told = typing.get_type_hints(defined.define)["return"]
+        answer = typing.get_args(told)[0]
+        if call.bytes_with_digest:
+            assert answer.__name__ == "Content"
+            continue
+        shapes = operation["document"]["components"]["schemas"] | dict(either(operation["document"]))
+        (expected,) = (
+            answers_of(operation, shapes)
+            if len(answers_of(operation, shapes)) == 1
+            else ["Or".join(answers_of(operation, shapes))]
+        )
+        if call.inside:
+            expected = shapes[expected]["properties"][call.inside]["$ref"].rsplit("/", 1)[1]
+        if is_page(expected, shapes[expected]):
+            item = shapes[expected]["properties"]["results"]["items"]["$ref"].rsplit("/", 1)[1]
+            assert typing.get_args(answer)[0].__name__ == item, name
+            assert isinstance(defined, lists), f"client.{name} is a list: let it be iterated over"
+        else:
+            assert answer.__name__ == expected, name
 
 
 @pytest.mark.parametrize(

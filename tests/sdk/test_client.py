@@ -16,6 +16,7 @@ from recourse import (
     ConfigurationError,
     Conflict,
     EnvironmentMismatch,
+    EnvironmentUnknown,
     GateDecisionConflict,
     IdempotencyConflict,
     InvalidRequest,
@@ -23,6 +24,7 @@ from recourse import (
     NotFound,
     OperatorReviewRequired,
     OutcomeUnknown,
+    PayloadTooLarge,
     PermissionDenied,
     PlanChanged,
     RecoveryDenied,
@@ -30,6 +32,7 @@ from recourse import (
     StateInvalid,
     SyncClient,
     Unauthorized,
+    Unsupported,
 )
 
 from tests.sdk.protocol_server import API_KEY, TOKEN, ProtocolServer, problem
@@ -139,10 +142,10 @@ def test_a_definite_refusal_is_not_repeated_and_uses_no_key(server: ProtocolServ
         (409, "needs_reconciliation", NeedsReconciliation),
         (409, "recovery_environment_mismatch", EnvironmentMismatch),
         (409, "checkpoint_integrity_invalid", CheckpointInvalid),
-        (409, "definition_changed", Conflict),
-        (413, "payload_too_large", InvalidRequest),
-        (422, "environment_unknown", InvalidRequest),
-        (405, "unsupported", ApiError),
+        (409, "unheard_of", Conflict),
+        (413, "payload_too_large", PayloadTooLarge),
+        (422, "environment_unknown", EnvironmentUnknown),
+        (405, "unsupported", Unsupported),
     ],
 )
 def test_each_code_has_its_class(
@@ -197,7 +200,7 @@ CALLS: list[tuple[Callable[[Any], Any], str, dict[str, Any]]] = [
     (lambda c: c.executions.list(), "/v1/executions", {}),
     (
         lambda c: c.executions.list(status=["failed", "blocked"], search="ü 42", page_size=5),
-        "/v1/executions?status=failed&status=blocked&search=%C3%BC+42&page_size=5",
+        "/v1/executions?search=%C3%BC+42&status=failed&status=blocked&page_size=5",
         {},
     ),
     (
@@ -215,7 +218,7 @@ CALLS: list[tuple[Callable[[Any], Any], str, dict[str, Any]]] = [
     (lambda c: c.executions.evidence("r"), "/v1/executions/r/evidence", {}),
     (lambda c: c.executions.blockers("r"), "/v1/executions/r/blockers", {}),
     (lambda c: c.operations.list(kind="rerun"), "/v1/operations?kind=rerun", {}),
-    (lambda c: c.approvals.list(view="mine", type="gate"), "/v1/approvals?view=mine&type=gate", {}),
+    (lambda c: c.approvals.list(view="mine", type="gate"), "/v1/approvals?type=gate&view=mine", {}),
     (
         lambda c: c.approvals.decide("a", False, "no", plan_digest="d", client_request_id="u"),
         "/v1/approvals/a/decision",
