@@ -595,6 +595,27 @@ def test_elsewhere_than_on_linux_what_left_the_group_is_reported_as_not_stopped(
         eventually(lambda: not living(one.execution_id))
 
 
+def test_only_where_it_is_offered_the_supervisor_adopts_orphans(tried: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of other systems is walked here as it is there: nothing adopts what left its parent."""
+    program = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(0.3)
+        print(os.getppid(), flush=True)
+    os._exit(0)
+os.wait()
+time.sleep(0.6)
+"""
+    adopted = []
+    for platform in ("linux", "plan9"):
+        monkeypatch.setattr(commands, "PLATFORM", platform)
+        ends = tried().run(python(program))
+        adopted.append(table.read(int(ends.output)) is None)  # by the supervisor, which has ended since
+    assert adopted == [True, False]
+
+
 def test_elsewhere_a_command_that_ends_by_itself_has_nothing_to_answer_for(
     tried: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,14 @@ pytestmark = [
 ]
 
 Web = tuple[str, subprocess.Popen[bytes]]
+ROOT = Path(__file__).resolve().parents[2]
+# executes what follows without a right that root has: to signal other users' processes
+WITHOUT_CAP_KILL = """
+import ctypes, os, sys
+PR_CAPBSET_DROP, CAP_KILL = 24, 5
+if ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_KILL, 0, 0, 0) == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +128,55 @@ def test_what_could_not_be_stopped_is_listed_for_somebody_to_settle(
         assert item.resolved_at is None
     finally:
         for pid in escaped:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user, and lack a right of root")
+def test_what_the_worker_has_no_right_to_end_is_listed_and_the_worker_goes_on(
+    web: Web, api_key: str, client: SyncClient, viewer: Api, tmp_path: Path
+) -> None:
+    """R38, R39: a worker that is root without CAP_KILL, as containers have it, over commands of another user."""
+    file = tmp_path / "commands.toml"
+    deaf = f"[commands.Do]\nrun = ['python3', '-c', '''{ESCAPED}''', '600']\ngrace_seconds = 0.5\nkill_seconds = 0.5\n"
+    file.write_text(f"{deaf}[commands.Next]\nrun = ['cat']\n")
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            WITHOUT_CAP_KILL,
+            sys.executable,
+            "-m",
+            "recourse",
+            "worker",
+            "run",
+            "--commands",
+            str(file),
+            "--url",
+            web[0],
+        ],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "sdk"), "RECOURSE_API_KEY": api_key},
+        stderr=subprocess.DEVNULL,
+    )
+    execution_id = ""
+    try:
+        run = create(client)
+        execution_id = away(viewer, run)
+        client.runs.cancel(run["id"])
+        end = eventually(lambda: attempt_of(viewer, run)["termination"], 60)
+        assert len(living(execution_id)) >= 1, "nobody ended it"
+        assert end["summary"].endswith("; 2 processes could not be stopped")
+        assert end["complete"] is False
+        assert {one["why"] for one in end["left"]} == {"it belongs to another user, and this worker may not end it"}
+        items = ReconciliationItem.objects.filter(run=run["id"], kind="process_left", resolved_at=None)
+        assert len({item.detail for item in items}) == 2
+        stages = [{"stageName": "next", "stageHandlerName": "Next", "input": '{"n": 2}'}]
+        after = client.runs.create(idempotency_key="after", name="next", stages=stages)["pipeline"]
+        eventually(lambda: client.runs.get(after["id"])["status"] == "completed", 60)
+        assert worker.poll() is None
+    finally:
+        worker.kill()
+        worker.wait(10)
+        for pid in living(execution_id) if execution_id else ():
             os.kill(pid, signal.SIGKILL)
 
 

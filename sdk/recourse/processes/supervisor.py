@@ -330,7 +330,6 @@ _told_to_end = False
 def main() -> None:
     """The process. Nothing is printed but messages; what is wrong with the supervisor itself goes to standard error."""
     worker = os.getppid()
-    linux.become_subreaper()
     wake, woken = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -342,6 +341,10 @@ def main() -> None:
     if not found:
         return
     wish: dict[str, Any] = json.loads(text)
+    if (
+        wish["platform"] == "linux"
+    ):  # elsewhere nobody finds what left its parent: no more than that is done here either
+        linux.become_subreaper()
     folder = _make_folder(wish)
     supervisor = Supervisor(wish, said, folder, worker)
     try:
