@@ -90,7 +90,9 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """How the newest earlier attempt of the same epoch that settled the same effect did so; a committed one first."""
+    """How an earlier attempt of the same epoch left the same effect: a committed one first, then one whose outcome
+    nobody knows, then the newest.
+    """
 
     attempt: int
     state: str
@@ -225,7 +227,7 @@ class Book:
 
 
 def earlier(stage: StageRow, attempt: AttemptRow, identities: Iterable[Identity]) -> dict[Identity, Earlier]:
-    """What earlier attempts of the epoch settled, so that the handler can leave out what is done."""
+    """How earlier attempts of the epoch left these, so that the handler can leave out what is done or may be."""
     wanted = [identity._asdict() for identity in set(identities)]
     if not wanted or attempt.number == 1:
         return {}
@@ -234,9 +236,9 @@ def earlier(stage: StageRow, attempt: AttemptRow, identities: Iterable[Identity]
         " e.external_ref FROM json_to_recordset(%s::json) AS w(effect_class text, step_id text, key text)"
         " JOIN pipelines_effect e ON e.effect_class = w.effect_class AND e.step_id = w.step_id AND e.key = w.key"
         " JOIN pipelines_attempt a ON a.id = e.attempt"
-        " WHERE e.stage_id = %s AND e.epoch = %s AND e.attempt <> %s AND e.state <> ALL(%s)"
-        " ORDER BY w.effect_class, w.step_id, w.key, e.state = ANY(%s) DESC, a.number DESC",
-        [recordset(wanted), stage.id, attempt.epoch, attempt.id, sorted(OPEN_EFFECT), sorted(COMMITTED_EFFECT)],
+        " WHERE e.stage_id = %s AND e.epoch = %s AND e.attempt <> %s AND e.state <> 'declared'"
+        " ORDER BY w.effect_class, w.step_id, w.key, e.state = ANY(%s) DESC, e.state = 'unknown' DESC, a.number DESC",
+        [recordset(wanted), stage.id, attempt.epoch, attempt.id, sorted(COMMITTED_EFFECT)],
     )
     return {Identity(*row[:3]): Earlier(*row[3:]) for row in rows}
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.conf import settings
 
+from pipelines import sweeps
 from pipelines.models import Effect, Event, LateEvidence, Run
 from pipelines.states import EffectClass
 from pipelines.transitions import cancel_run
@@ -328,6 +330,26 @@ def test_an_intent_hears_how_an_earlier_attempt_of_the_epoch_settled_the_same_ef
     clock.advance(1)
     (third,) = tell(worker, worker.take(), told()).json()["effects"]
     assert third["earlier"] == {"attempt": 1, "state": "committed", "externalRef": "ch_1"}
+
+
+def test_an_intent_hears_that_nobody_knows_what_an_earlier_attempt_came_to(
+    start_run: StartRun, worker: Worker, clock: Clock
+) -> None:
+    """A worker that was lost leaves its intent unknown: what may be done must not look like what was never begun, also
+    not once a later attempt has settled its own.
+    """
+    start_run({**PAY, "effect_mode": "idempotent", "options": {"max_retries": 3, "retry_interval": 1}})
+    tell(worker, worker.take(), told())
+    clock.advance(settings.RECOURSE_LEASE_SECONDS)
+    assert sweeps.expire_leases() == 1
+    second = worker.take()
+    (answer,) = tell(worker, second, told()).json()["effects"]
+    assert answer["earlier"] == {"attempt": 1, "state": "unknown", "externalRef": ""}
+    tell(worker, second, told("absent"))
+    worker.report(second, "failed", errorCode="FOO")
+    clock.advance(1)
+    (third,) = tell(worker, worker.take(), told()).json()["effects"]
+    assert third["earlier"]["state"] == "unknown"
 
 
 # the list
