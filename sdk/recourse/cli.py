@@ -1,17 +1,16 @@
 """The command line for people: `recourse execution pause ID`. What it asks is the operations API's; nothing is decided
-here.
+here. A module with commands has `add_commands(topics)`, and stands in `MODULES`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recourse import deploy_commands
-from recourse.client import SyncClient
+from recourse import deploy_commands, run_commands
 from recourse.errors import (
     ApiError,
     ConfigurationError,
@@ -20,46 +19,67 @@ from recourse.errors import (
     OutcomeUnknown,
     PlanChanged,
 )
-from recourse.run_commands import Refused, add_commands
-from recourse.telling import (
-    lines_of_approvals,
-    lines_of_decision,
-    lines_of_fork,
-    lines_of_preview,
-    lines_of_snapshot,
+from recourse.terminal import (
+    approvals,
+    audit,
+    backfills,
+    completion,
+    executions,
+    exits,
+    letters,
+    profiles,
+    stages,
+    watching,
 )
-from recourse.texts import printable
-from recourse.worker.__main__ import main as run_worker
+from recourse.terminal.exits import INTERRUPTED, PIPE_CLOSED, REFUSED, UNKNOWN, WAITS, Refused
+from recourse.terminal.output import Output
+from recourse.terminal.parsing import Parser, command, group, share_options
+from recourse.version import VERSION
 
-DESCRIPTION = """\
-Looks at runs and steers them: the operations API from a terminal. `--dry-run` shows the plan and changes nothing; with
-its digest, `--plan-digest` carries out just that plan, or refuses because the world has moved.
+# in the order in which `recourse --help` tells them
+MODULES = (
+    run_commands,
+    watching,
+    executions,
+    stages,
+    approvals,
+    letters,
+    backfills,
+    audit,
+    deploy_commands,
+)
+LAST = (profiles, completion)
 
-  export RECOURSE_TOKEN=...        # manage.py issue_token makes one
-  recourse status f7f0ad4c-0000-0000-0000-000000000001
-  recourse retry f7f0ad4c-0000-0000-0000-000000000001 --stage correctness --reason "line 9 is mended"
-  recourse execution snapshot f7f0ad4c-0000-0000-0000-000000000001
-  recourse execution rerun f7f0ad4c-0000-0000-0000-000000000001 --from-step-id classify_ticket --dry-run
+ID = executions.ID
+DESCRIPTION = f"""\
+Looks at runs and steers them: the operations API from a terminal. `recourse TOPIC --help` tells more, with examples.
+
+  export RECOURSE_URL=https://recourse.example.org RECOURSE_TOKEN=...   # manage.py issue_token makes one
+  recourse execution list --status failed
+  recourse status {ID}
+  recourse retry {ID} --stage correctness --reason "line 9 is mended"
+  recourse watch {ID}
   recourse approval list --view mine
 """
 
 EPILOG = """\
-environment: RECOURSE_URL (else http://localhost:8000), RECOURSE_TOKEN.
+which console, and as whom: what is said (--url, --profile), else the environment (RECOURSE_URL, RECOURSE_TOKEN), else
+a profile of the configuration file (RECOURSE_PROFILE, or its default): recourse config --help. A token never stands on
+the command line.
+
+plans: --dry-run shows what would be done and changes nothing. Its digest, given as --plan-digest, carries out just that
+plan, or is refused because the world has moved. At a terminal, acts that cannot be undone show their plan, ask, and
+carry out what was shown; --yes, --json, or an input that is no terminal: nobody is asked.
+
+output: --json is for machines: one document, of what goes on (watch, audit --follow) a line each. In a pipe there are
+no colours and every value is whole; NO_COLOR and --no-color leave colours out at a terminal too.
 
 exit status:
-  0  done
-  1  a fault of the command itself
-  2  refused, or wrong options; nothing was changed
-  3  `run` only: it stands still until somebody acts; the lines say who and how
-  4  kept, and waits for somebody's approval or review
-  5  no definite answer; repeat with the same --client-request-id
 """
 
-DONE, REFUSED, WAITS, UNKNOWN = 0, 2, 4, 5
-WAITING = frozenset({"awaiting_approval", "review_required", "open"})
-
 WHAT_TO_DO = {
-    "unauthorized": "RECOURSE_TOKEN is missing, wrong or withdrawn: manage.py issue_token makes one",
+    "unauthorized": "the token is missing, wrong or withdrawn: manage.py issue_token makes one; recourse config show"
+    " tells which is used",
     "permission_denied": "ask somebody who may do this",
     "impersonation_rejected": "leave the actor out: it is who the token belongs to",
     "self_approval": "who asked for it does not decide it: somebody else must look at it",
@@ -70,8 +90,9 @@ WHAT_TO_DO = {
     "checkpoint_not_found": "is that the stage's name? Else choose an earlier --from-step-id, or replay",
     "client_request_id_invalid": "give a UUID in lowercase, or none",
     "recovery_idempotency_conflict": "this --client-request-id stands for another request: use a new one",
-    "execution_state_invalid": "look at its state with: recourse execution snapshot",
-    "needs_reconciliation": "find out what happened outside, then reconcile the stage in the console",
+    "execution_state_invalid": "look how it stands: recourse status RUN",
+    "stage_state_invalid": "look how it stands: recourse status RUN",
+    "needs_reconciliation": "find out what happened outside, then: recourse stage reconcile",
     "recovery_environment_mismatch": "leave --environment out: it is the source's",
     "environment_unknown": "leave --environment out: it is the source's",
     "checkpoint_integrity_invalid": "the checkpoint cannot be trusted: replay, and have it looked into",
@@ -85,196 +106,126 @@ WHAT_TO_DO = {
     "stale_request": "it answers no request that is awaited now, and is kept as evidence: export the request anew",
     "attempts_exhausted": "the limits of the run admit no further attempt: a new run needs wider ones",
     "budget_exhausted": "the limits of the run admit no more of it: a new run needs wider ones",
+    "backfill_too_many_ticks": "choose a shorter window, or allow them with --max-ticks",
+    "backfill_window_invalid": "--from comes before --to, and --to is not after now",
     "rate_limited": "wait a little",
 }
 
-VIEWS = ("waiting", "mine", "asked", "decided")
-Answer = dict[str, Any]
-
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; answers its exit code. Only `--help`, `--version` and wrong options end by SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:2] == ["worker", "run"]:
-        return run_worker(words[2:])
-    options = _parser().parse_args(words)
     try:
-        with SyncClient(options.url) as client:
-            if hasattr(options, "act"):
-                status: int = options.act(client, options)
-                return status
-            answer = options.call(client, options)
+        code = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _pipe_closed()
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return INTERRUPTED
+    return code
+
+
+def make_parser() -> Parser:
+    """Everything that can be said, with what it means."""
+    parser = Parser(
+        prog="recourse", description=DESCRIPTION, epilog="\n".join([EPILOG.rstrip("\n"), *exits.as_lines()])
+    )
+    parser.add_argument("--version", action="version", version=f"recourse {VERSION}")
+    topics = parser.add_subparsers(metavar="TOPIC", title="topics")
+    for module in MODULES:
+        module.add_commands(topics)
+    _add_worker(topics)
+    for module in LAST:
+        module.add_commands(topics)
+    share_options(parser)
+    return parser
+
+
+def _run(words: Sequence[str]) -> int:
+    if list(words[:2]) == ["worker", "run"]:
+        from recourse.worker.__main__ import main as run_worker
+
+        return run_worker(list(words[2:]))
+    options = make_parser().parse_args(list(words))
+    if not hasattr(options, "act"):
+        options.spoken_to.print_help(sys.stderr)
+        return REFUSED
+    options.out = Output(options)
+    try:
+        if getattr(options, "alone", False):
+            return int(options.act(options))
+        return _ask_console(options)
     except ApiError as refusal:
         return _refused(refusal, options)
     except OutcomeUnknown as error:
-        _complain(str(error))
+        options.out.note(str(error))
         if error.key:
-            _complain(f"  repeat with --client-request-id {error.key}")
+            options.out.note(f"  repeat with --client-request-id {error.key}")
         return UNKNOWN
     except (ConfigurationError, Refused) as error:
-        _complain(str(error))
+        options.out.note(str(error))
         return REFUSED
-    _say(answer, options)
-    return WAITS if answer.get("status") in WAITING else DONE
 
 
-def _say(answer: Answer, options: argparse.Namespace) -> None:
-    if options.json:
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
-        return
-    tell = lines_of_preview if getattr(options, "dry_run", False) else options.tell
-    print("\n".join(map(printable, tell(answer))))
+def _ask_console(options: argparse.Namespace) -> int:
+    found = profiles.connection(options, options.out.note)
+    if found.token is None and found.token_from:
+        options.out.note(f"no token: it comes from {found.token_from}, and {found.url} was asked for")
+
+    from recourse.client import SyncClient
+
+    with SyncClient(found.url, api_key=found.api_key, token=found.token) as client:
+        return int(options.act(client, options))
 
 
 def _refused(refusal: ApiError, options: argparse.Namespace) -> int:
     """One line for what, one for what to do; reasons and the new plan where the refusal carries them."""
-    if options.json:
-        print(json.dumps(dict(refusal.body), indent=2, ensure_ascii=False))
-    _complain(f"{refusal.code}: {refusal.detail}")
+    out: Output = options.out
+    if out.is_json:
+        out.document(dict(refusal.body))
+    out.note(f"{refusal.code}: {refusal.detail}")
     for name, messages in (refusal.errors or {}).items() if isinstance(refusal.errors, Mapping) else ():
         told = "; ".join(map(str, messages)) if isinstance(messages, list) else str(messages)
         if told not in refusal.detail:
-            _complain(f"  {name}: {told}")
+            out.note(f"  {name}: {told}")
     if isinstance(refusal, Judged):
         for reason in refusal.reasons:
-            _complain(f"  {reason.get('text') or reason.get('code') if isinstance(reason, Mapping) else reason}")
-        _complain(f"  operation {refusal.operation_id}")
+            out.note(f"  {reason.get('text') or reason.get('code') if isinstance(reason, Mapping) else reason}")
+        out.note(f"  operation {refusal.operation_id}")
     if isinstance(refusal, PlanChanged) and refusal.plan:
-        _complain(f"  the digest of the new plan is {refusal.plan.get('plan_digest')}")
+        out.note(f"  the digest of the new plan is {refusal.plan.get('plan_digest')}")
     if refusal.code in WHAT_TO_DO:
-        _complain(f"  {WHAT_TO_DO[refusal.code]}")
+        out.note(f"  {WHAT_TO_DO[refusal.code]}")
     return WAITS if isinstance(refusal, OperatorReviewRequired) else REFUSED
 
 
-def _complain(text: str) -> None:
-    text = printable(text)
-    print(f"recourse: {text}" if not text.startswith(" ") else text, file=sys.stderr)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="recourse",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _add_worker(topics: Any) -> None:
+    """What follows `worker run` is the worker's own to read."""
+    verbs = group(
+        topics,
+        "worker",
+        "run a worker: recourse worker run --help",
+        "Runs the stages of one application. What follows `run` is read by the worker: recourse worker run --help.",
+        ["recourse worker run --handlers my.handlers", "recourse worker run --help"],
     )
-    topics = parser.add_subparsers(metavar="TOPIC", required=True)
-    add_commands(topics)
-    deploy_commands.add_commands(topics)
-    execution = topics.add_parser("execution", help="one run: the operations API calls it an execution")
-    _add_execution_verbs(execution.add_subparsers(metavar="VERB", required=True))
-    approval = topics.add_parser("approval", help="what waits for people: gates and requests for agreement")
-    _add_approval_verbs(approval.add_subparsers(metavar="VERB", required=True))
-    # what follows `worker run` is the worker's own to read
-    worker = topics.add_parser("worker", help="run a worker: recourse worker run --help")
-    worker.add_subparsers(metavar="VERB", required=True).add_parser("run", help="run the stages of one application")
-    return parser
-
-
-def _add_verb(
-    verbs: Any, name: str, text: str, call: Callable[..., Answer], tell: Callable[[Answer], list[str]]
-) -> Any:
-    verb = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    verb.add_argument("--json", action="store_true", help="the answer as it came")
-    verb.add_argument("--url", help="the console's address (RECOURSE_URL)")
-    verb.set_defaults(call=call, tell=tell)
-    return verb
-
-
-def _add_approval_verbs(verbs: Any) -> None:
-    listed = _add_verb(verbs, "list", "list gates and requests, newest first", _approvals, lines_of_approvals)
-    listed.add_argument("--view", choices=VIEWS, default="waiting", help="mine: what you may decide now")
-    listed.add_argument("--type", choices=("gate", "operation"))
-    listed.add_argument("--next", metavar="URL", help="read on where a page ended")
-    decide = _add_verb(
-        verbs, "decide", "approve or reject; what is approved is done as planned", _decide, lines_of_decision
+    run = command(
+        verbs,
+        "run",
+        "run the stages of one application",
+        lambda options: REFUSED,
+        examples=["recourse worker run --handlers my.handlers --concurrency 4"],
+        alone=True,
     )
-    decide.add_argument("approval_id", metavar="APPROVAL_ID")
-    answer = decide.add_mutually_exclusive_group(required=True)
-    answer.add_argument("--approve", dest="approved", action="store_true")
-    answer.add_argument("--reject", dest="approved", action="store_false", help="needs a --reason")
-    _add_common(decide)
-    withdraw = _add_verb(verbs, "withdraw", "take back what you asked for", _withdraw, lines_of_decision)
-    withdraw.add_argument("approval_id", metavar="APPROVAL_ID")
-    withdraw.add_argument("--reason", help="kept with the act, for whoever looks later")
+    run.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recourse worker run --help tells them")
 
 
-def _add_execution_verbs(verbs: Any) -> None:
-    def add(name: str, text: str, call: Callable[..., Answer], tell: Callable[[Answer], list[str]]) -> Any:
-        verb = _add_verb(verbs, name, text, call, tell)
-        verb.add_argument("execution_id", metavar="EXECUTION_ID")
-        return verb
-
-    add("snapshot", "tell where the run stands by its newest checkpoint", _snapshot, lines_of_snapshot)
-    pause = add("pause", "stop handing out further work; what runs may finish", _verb("pause"), _signal)
-    pause.add_argument("--until", help="when the engine resumes it by itself, such as 2026-06-01T08:00:00Z")
-    _add_common(pause)
-    _add_common(add("resume", "let a paused run go on", _verb("resume"), _signal))
-    _add_common(add("cancel", "end the run for good", _verb("cancel"), _cancelled))
-    rerun = add(
-        "rerun", "fork a new run that runs one step and all that follows from it again", _verb("rerun"), lines_of_fork
-    )
-    rerun.add_argument("--from-step-id", help="where to begin (else where the newest checkpoint stands)")
-    replay = add("replay", "fork a new run from the beginning", _verb("replay"), lines_of_fork)
-    replay.add_argument("--freeze-release", action="store_true", default=None, help="note a frozen-input hint")
-    for fork in (rerun, replay):
-        fork.add_argument("--environment", help="only the source's own is taken")
-        fork.add_argument("--flow-slug", help="only the source's own is taken")
-        fork.add_argument("--override-reason", help="start it although a blackout holds; kept with the act")
-        _add_common(fork)
-
-
-def _add_common(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--reason", help="kept with the act, for whoever looks later")
-    verb.add_argument("--dry-run", action="store_true", help="show the plan, change nothing")
-    verb.add_argument("--plan-digest", help="carry out this plan and no other")
-    verb.add_argument("--client-request-id", help="a lowercase UUID that makes repeating safe")
-
-
-NOT_OF_THE_VERB = frozenset({"execution_id", "json", "url", "call", "tell"})
-
-
-def _verb(name: str) -> Callable[[SyncClient, argparse.Namespace], Answer]:
-    def call(client: SyncClient, options: argparse.Namespace) -> Answer:
-        said = {key: value for key, value in vars(options).items() if key not in NOT_OF_THE_VERB}
-        answer: Answer = getattr(client.executions, name)(options.execution_id, **said)
-        return answer
-
-    return call
-
-
-def _snapshot(client: SyncClient, options: argparse.Namespace) -> Answer:
-    return client.executions.snapshot(options.execution_id)
-
-
-def _approvals(client: SyncClient, options: argparse.Namespace) -> Answer:
-    filters = {"view": options.view} | ({"type": options.type} if options.type else {})
-    return client.approvals.list(next=options.next, **filters)
-
-
-def _decide(client: SyncClient, options: argparse.Namespace) -> Answer:
-    return client.approvals.decide(
-        options.approval_id,
-        options.approved,
-        options.reason,
-        dry_run=options.dry_run,
-        plan_digest=options.plan_digest,
-        client_request_id=options.client_request_id,
-    )
-
-
-def _withdraw(client: SyncClient, options: argparse.Namespace) -> Answer:
-    return client.approvals.withdraw(options.approval_id, options.reason)
-
-
-def _signal(answer: Answer) -> list[str]:
-    return [f"{answer['execution_id']}: {str(answer['status']).replace('_', ' ')}"]
-
-
-def _cancelled(answer: Answer) -> list[str]:
-    lines = [f"{answer['execution_id']}: {answer['status']}"]
-    outside = answer.get("reconciliation") or []
-    if outside:
-        lines.append("may still go on outside:")
-    for one in outside:
-        lines.append(f"  {one.get('stage_id', '')} {one.get('kind', '')}: {one.get('detail', '')}")
-    return lines
+def _pipe_closed() -> int:
+    """Whoever read has gone: nothing more is written, not even at the end of the process."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except OSError:
+        pass
+    return PIPE_CLOSED

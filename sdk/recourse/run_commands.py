@@ -8,86 +8,115 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from recourse.client import SyncClient
 from recourse.errors import StaleRequest
-from recourse.telling import lines_of_account, lines_of_plan, lines_of_standstill
-from recourse.texts import printable
+from recourse.telling import lines_of_account, lines_of_plan, lines_of_remains, lines_of_standstill
+from recourse.terminal.asking import add_yes, agree, is_asked, reason_of
+from recourse.terminal.choosing import RUN_HELP, run_id
+from recourse.terminal.executions import ID
+from recourse.terminal.exits import DONE, STANDS_STILL, WAITS, Refused
+from recourse.terminal.output import words
+from recourse.terminal.parsing import command
 
-Answer = dict[str, Any]
-DONE, REFUSED, STANDS_STILL, WAITS = 0, 2, 3, 4
+if TYPE_CHECKING:
+    from recourse.client import SyncClient
+
+Answer = Mapping[str, Any]
 MOST_BYTES = 16 * 1024 * 1024  # of an answer file
 GOES_ON = frozenset({"completed", "queued", "running"})
-
-
-class Refused(Exception):
-    """The command line itself refuses; nothing was changed. The text says why, for people."""
 
 
 def add_commands(topics: Any) -> None:
     """Adds `status`, `retry`, `run`, `cancel`, `export` and `import` to the parser."""
 
-    def add(name: str, text: str, act: Callable[[SyncClient, argparse.Namespace], int]) -> Any:
-        command = topics.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        command.add_argument("run", metavar="RUN", help="its id")
-        command.add_argument("--url", help="the console's address (RECOURSE_URL)")
-        command.add_argument("--json", action="store_true", help="the answer as it came")
-        command.set_defaults(act=act)
-        return command
+    def add(name: str, text: str, act: Callable[..., int], *examples: str) -> Any:
+        made = command(topics, name, text, act, examples=examples)
+        made.add_argument("run", metavar="RUN", help=RUN_HELP)
+        return made
 
-    add("status", "explain every stage and every outcome of a run", _status)
-    retry = add("retry", "run a failed stage again, in the same run", _retry)
-    go_on = add("run", "let a run go on where it may, and say why it does not where it may not", _run)
-    cancel = add("cancel", "end a run for good, and list what may still go on outside", _cancel)
-    export = add("export", "write the request whose answer a stage awaits into a file", _export)
-    take = add("import", "bring in an answer that was made elsewhere", _import)
-    for command in (retry, export, take):
-        command.add_argument("--stage", required=True, metavar="NAME")
-    for command in (retry, go_on, cancel, take):
-        command.add_argument("--reason", help="kept with the act, for whoever looks later")
-        command.add_argument("--by", metavar="NAME", help="who you are: refused unless the token is theirs")
-    for command in (retry, take):
-        command.add_argument("--yes", action="store_true", help="do not ask after showing what it would do")
+    add(
+        "status",
+        "explain every stage and every outcome of a run",
+        _status,
+        f"recourse status {ID}",
+        "recourse status key:invoice-2026-05",
+    )
+    retry = add(
+        "retry",
+        "run a failed stage again, in the same run",
+        _retry,
+        f"recourse retry {ID} --stage correctness --reason 'line 9 is mended'",
+        f"recourse retry {ID} --stage correctness --yes",
+    )
+    go_on = add(
+        "run",
+        "let a run go on where it may, and say why it does not where it may not",
+        _run,
+        f"recourse run {ID}",
+    )
+    cancel = add(
+        "cancel",
+        "end a run for good, and list what may still go on outside",
+        _cancel,
+        f"recourse cancel {ID} --reason 'the batch was withdrawn'",
+    )
+    export = add(
+        "export",
+        "write the request whose answer a stage awaits into a file",
+        _export,
+        f"recourse export {ID} --stage correctness -o request.json",
+    )
+    take = add(
+        "import",
+        "bring in an answer that was made elsewhere",
+        _import,
+        f"recourse import {ID} --stage correctness answer.json",
+    )
+    for one in (retry, export, take):
+        one.add_argument("--stage", required=True, metavar="NAME")
+    for one in (retry, go_on, cancel, take):
+        one.add_argument("--reason", metavar="TEXT", help="kept with the act, for whoever looks later")
+        one.add_argument("--by", metavar="NAME", help="who you are: refused unless the token is theirs")
+    for one in (retry, cancel, take):
+        add_yes(one)
     retry.add_argument("--acknowledge-effects", action="store_true", default=None, help="the outside was looked at")
     export.add_argument("-o", "--output", metavar="FILE", help="else to the standard output")
     take.add_argument("file", metavar="FILE", help="the answer as JSON; - for the standard input")
 
 
 def _status(client: SyncClient, options: argparse.Namespace) -> int:
-    account = client.executions.account(options.run)
-    _say(options, account, lines_of_account(account))
+    account = client.executions.account(run_id(client, options.run))
+    options.out.say(account, lines_of_account(account))
     return DONE
 
 
 def _retry(client: SyncClient, options: argparse.Namespace) -> int:
     account = _known(client, options)
     stage = _stage_of(account, options.stage)
-    reason = options.reason
-    if reason is None and sys.stdin.isatty():
-        reason = _ask("why is it retried? ")
-    wanted = {"reason": reason or "", "acknowledge_effects": options.acknowledge_effects}
+    reason = reason_of(options, "why is it retried? ")
+    wanted = {"reason": reason, "acknowledge_effects": options.acknowledge_effects}
     plan = client.stages.retry(stage["stage_id"], dry_run=True, **wanted)
     _show(options, lines_of_plan(plan))
-    _agree(options)
+    agree(options)
     done = client.stages.retry(stage["stage_id"], plan_digest=plan["plan_digest"], **wanted)
     if done["status"] == "awaiting_approval":
-        _say(options, done, [f"operation {done['operation_id']} waits for an approval; nothing was changed yet"])
+        options.out.say(done, [f"operation {done['operation_id']} waits for an approval; nothing was changed yet"])
         return WAITS
-    _say(options, done, [f"{options.stage}: epoch {done.get('epoch')}, {_words(done['stage_status'])}"])
+    options.out.say(done, [f"{options.stage}: epoch {done.get('epoch')}, {words(done['stage_status'])}"])
     return DONE
 
 
 def _run(client: SyncClient, options: argparse.Namespace) -> int:
     account = _known(client, options)
-    lines = []
+    run, lines = str(account["execution_id"]), []
     if account["is_paused"]:
-        client.executions.resume(options.run, options.reason)
-        lines.append(f"{options.run}: resumed")
-        account = client.executions.account(options.run)
-    _say(options, account, [*lines, *lines_of_standstill(account)])
+        client.executions.resume(run, options.reason)
+        lines.append(f"{run}: resumed")
+        account = client.executions.account(run)
+    options.out.say(account, [*lines, *lines_of_standstill(account)])
     return DONE if _moves(account) else STANDS_STILL
 
 
@@ -99,22 +128,23 @@ def _moves(account: Answer) -> bool:
 
 
 def _cancel(client: SyncClient, options: argparse.Namespace) -> int:
-    _known(client, options)
-    done = client.executions.cancel(options.run, options.reason)
+    run, digest = str(_known(client, options)["execution_id"]), None
+    if is_asked(options):
+        plan = client.executions.cancel(run, options.reason, dry_run=True)
+        _show(options, lines_of_plan(plan))
+        agree(options)
+        digest = plan["plan_digest"]
+    done = client.executions.cancel(run, options.reason, plan_digest=digest)
     if done["status"] == "awaiting_approval":
-        _say(options, done, [f"operation {done['operation_id']} waits for an approval; nothing was changed yet"])
+        options.out.say(done, [f"operation {done['operation_id']} waits for an approval; nothing was changed yet"])
         return WAITS
-    remains = [str(one.get("detail")) for one in done.get("reconciliation") or ()]
-    lines = [f"{options.run}: cancelled; nothing more of it begins, and later answers are refused"]
-    if remains:
-        lines.append("may still go on outside, which nothing here has stopped:")
-        lines += [f"  {one}" for one in remains]
-    _say(options, done, lines)
+    lines = [f"{run}: cancelled; nothing more of it begins, and later answers are refused"]
+    options.out.say(done, [*lines, *lines_of_remains(done)])
     return DONE
 
 
 def _export(client: SyncClient, options: argparse.Namespace) -> int:
-    stage = _stage_of(client.executions.account(options.run), options.stage)
+    stage = _stage_of(client.executions.account(run_id(client, options.run)), options.stage)
     request = client.stages.import_request(stage["stage_id"], as_person=True)
     text = json.dumps(request, indent=2) + "\n"
     if options.output is None:
@@ -127,7 +157,7 @@ def _export(client: SyncClient, options: argparse.Namespace) -> int:
     until = f", until {request['answer_by']}" if request.get("answer_by") else ""
     lines = [f"{options.output}: the request for {request['stage']}, attempt {request['attempt']}{until}"]
     lines.append(f"its answer carries request_digest {request['request_digest']}")
-    _say(options, request, lines)
+    options.out.say(request, lines)
     return DONE
 
 
@@ -140,12 +170,12 @@ def _import(client: SyncClient, options: argparse.Namespace) -> int:
         # a look leaves nothing behind; handed in, what is refused is kept as evidence
         client.stages.import_file(stage["stage_id"], answer, reason=options.reason)
         raise
-    _show(options, [f"taking it makes {options.stage} {_words(plan['stage_status'])}; nothing was changed yet"])
-    _agree(options)
+    _show(options, [f"taking it makes {options.stage} {words(plan['stage_status'])}; nothing was changed yet"])
+    agree(options)
     done = client.stages.import_file(stage["stage_id"], answer, reason=options.reason, plan_digest=plan["plan_digest"])
     again = "; it had been taken before, and nothing changed" if done.get("replayed") else ""
-    told = f"{options.stage}: {_words(done['stage_status'])}; the run is {_words(done['execution_status'])}{again}"
-    _say(options, done, [told])
+    told = f"{options.stage}: {words(done['stage_status'])}; the run is {words(done['execution_status'])}{again}"
+    options.out.say(done, [told])
     return DONE
 
 
@@ -187,7 +217,7 @@ def _once(pairs: list[tuple[str, Any]]) -> Answer:
 
 def _known(client: SyncClient, options: argparse.Namespace) -> Answer:
     """The run's account, once it is clear that whoever acts is who they say they are."""
-    account = client.executions.account(options.run)
+    account = client.executions.account(run_id(client, options.run))
     if options.by is not None and options.by != account["asked_by"]:
         raise Refused(f"impersonation_rejected: the token belongs to {account['asked_by']}, not to {options.by}")
     return account
@@ -202,33 +232,7 @@ def _stage_of(account: Answer, name: str) -> Answer:
     raise Refused(f"the run has no stage {name}; it has: {names}")
 
 
-def _agree(options: argparse.Namespace) -> None:
-    """Asks at a terminal; elsewhere exactly what was shown is carried out."""
-    if not options.yes and sys.stdin.isatty() and _ask("do it? [y/N] ").lower() not in ("y", "yes"):
-        raise Refused("not done; nothing was changed")
-
-
-def _ask(question: str) -> str:
-    sys.stderr.write(question)
-    sys.stderr.flush()
-    return sys.stdin.readline().strip()
-
-
-def _show(options: argparse.Namespace, lines: list[str]) -> None:
-    if not options.json:
-        _write(lines)
-
-
-def _say(options: argparse.Namespace, answer: Answer, lines: list[str]) -> None:
-    if options.json:
-        sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
-    else:
-        _write(lines)
-
-
-def _write(lines: list[str]) -> None:
-    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
-
-
-def _words(text: Any) -> str:
-    return str(text).replace("_", " ")
+def _show(options: argparse.Namespace, lines: Sequence[str]) -> None:
+    """What is said before the answer, to people only."""
+    if not options.out.is_json:
+        options.out.lines(lines)

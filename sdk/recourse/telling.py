@@ -87,6 +87,46 @@ def lines_of_standstill(account: Answer) -> list[str]:
     return [*lines, *_group("next", list(account.get("next") or ()))]
 
 
+def lines_of_remains(cancelled: Answer) -> list[str]:
+    """What a cancel has not stopped, where there is such."""
+    items = cancelled.get("reconciliation") or ()
+    if not items:
+        return []
+    lines = ["may still go on outside, which nothing here has stopped:"]
+    return [*lines, *(f"  {one.get('detail') or _words(one.get('kind'))}" for one in items)]
+
+
+RUN = (
+    ("execution_id", "run"),
+    ("name", "name"),
+    ("status", "status"),
+    ("pause_reason", "paused because"),
+    ("paused_until", "paused until"),
+    ("pipeline", "pipeline"),
+    ("environment", "environment"),
+    ("application", "application"),
+    ("recovered_from", "forked from"),
+    ("started_by", "started by"),
+    ("created_at", "created"),
+    ("finished_at", "finished"),
+    ("deadline_at", "deadline"),
+    ("trace_id", "trace"),
+)
+
+
+def lines_of_run(run: Answer) -> list[str]:
+    """What is known of a run, one fact a line; what is not set is left out."""
+    told = {
+        word: _moment(str(run[name])) if name.endswith(("_at", "_until")) else run[name]
+        for name, word in RUN
+        if run.get(name) not in (None, "")
+    }
+    failure = run.get("failure") or {}
+    if failure.get("code"):
+        told["failure"] = f"{failure['code']}{': ' + failure['message'] if failure.get('message') else ''}"
+    return _fields(told)
+
+
 def _blackout(holds: Answer | None) -> list[str]:
     if not holds:
         return []
