@@ -7,6 +7,7 @@ by name, never silently left out. Serves P11–P17, P34–P40, R25 (shape).
 from __future__ import annotations
 
 import tomllib
+from hashlib import sha256
 from typing import Any
 
 import rfc8785
@@ -48,6 +49,7 @@ from pipelines.models.runs import EffectMode, EffectProtocol, StageMode
 
 SLUG_LENGTH = 100
 DESCRIPTION = 10_000
+MOST_SOURCE = 256 * 1024  # bytes of code
 
 
 class Slug(Text):
@@ -122,6 +124,19 @@ class DefinedBaseline(Shape):
     artifact_id = Identifier()
 
 
+class DefinedSource(Shape):
+    """The code that a pipeline was deployed from, word for word: changed code is another release (N14)."""
+
+    file = Text(max_length=NAME, control=False)
+    sha256 = Text(max_length=64)
+    text = Text(blank=True, max_bytes=MOST_SOURCE)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        found = sha256(clean["text"].encode()).hexdigest()
+        return [] if clean["sha256"] == found else [("sha256", f"must be the SHA-256 of the text, {found}")]
+
+
 class InputSchema(AnyJson):
     """A JSON Schema (2020-12) that inputs of runs keep to."""
 
@@ -138,6 +153,8 @@ class InputSchema(AnyJson):
 class Definition(Shape):
     """A pipeline as a document: what `release_definition` reads and `POST /v1/releases` takes."""
 
+    spelling = {"source_": "source"}  # the bare name is DRF's own
+
     slug = Slug()
     name = Text(max_length=NAME, control=False)
     description = Text(blank=True, max_length=DESCRIPTION, default="")
@@ -145,6 +162,7 @@ class Definition(Shape):
     limits = Bounds(required=False)
     input_schema = InputSchema(required=False)
     baseline = ListOf(child=DefinedBaseline(), max_length=MOST_BASELINES, required=False)
+    source_ = DefinedSource(required=False, source="source")
 
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:

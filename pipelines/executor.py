@@ -4,12 +4,12 @@ A message only hints that some queues have work; it may be lost or doubled. `Exe
 threads, renews, reports in batches and goes on until nothing is ready. Leases, fences and results are those of any
 worker, so a killed executor loses nothing (P2, P3, F16, F23, F26).
 
-RECOURSE_HANDLERS names modules; `module@workspace/application` limits a module's handlers to one application.
+RECOURSE_HANDLERS names modules, or files of pipelines written as code; `module@workspace/application` limits a module's
+handlers to one application.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import queue
@@ -26,6 +26,7 @@ import structlog
 from django.conf import settings
 from django.db import DataError, InterfaceError, OperationalError, connection
 from recourse import Job, Registry, clock, default_registry
+from recourse.authoring.loading import load_handlers
 from recourse.control import Control
 from recourse.execution import Report
 from recourse.worker.leases import Held
@@ -64,13 +65,13 @@ class Scope:
 
     @classmethod
     def load(cls, entries: Iterable[str], registry: Registry) -> Scope:
-        """Imports the modules of RECOURSE_HANDLERS and notes which names each one registers."""
+        """Imports the modules and files of RECOURSE_HANDLERS and notes which names each one registers."""
         handlers: dict[str, tuple[str, str] | None] = {}
         for entry in entries:
             module, _, owner = entry.partition("@")
             workspace, _, application = owner.partition("/")
             before = set(registry.names)
-            importlib.import_module(module)
+            module = load_handlers(where, registry)
             for name in registry.names:
                 home = registry.find(name).function.__module__
                 if name not in before or home == module or home.startswith(f"{module}."):

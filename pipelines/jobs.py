@@ -58,6 +58,7 @@ class Job:
     rate: uuid.UUID | None = None
     recipient: dict[str, Any] | None = None  # {position, organisation, …}: to whom it goes, where the stage names any
     recovery: dict[str, Any] | None = None  # of a fork: what it was made out of
+    source_digest: str = ""  # of the code that its release was deployed with
     checkpoint: HandlerState | None = None  # what an earlier attempt of the epoch left, or a fork was handed
 
     @property
@@ -87,6 +88,7 @@ class Picked:
     recipients: str | None = None  # those that the stage names
     recipient: dict[str, Any] | None = None  # the one of them to whom it goes
     line: uuid.UUID = NO_THROTTLE  # in which it stood in its queue
+    source_digest: str = ""
     slot: uuid.UUID | None = None  # the policies that it is let through by, and counts for
     rate: uuid.UUID | None = None
 
@@ -130,6 +132,7 @@ def make_jobs(picked: Sequence[Picked], now: datetime, rules: ForClaims, *, acqu
                 lease=Lease(stage.id, item.attempt_id, True, item.number, lease_end) if acquire else None,
                 checkpoint=left.get(stage.id),
                 recovery=json.loads(item.recovery) if item.recovery else None,
+                source_digest=item.source_digest,
             )
         )
     return jobs

@@ -147,7 +147,7 @@ _PICK = one_line(f"""
     SELECT {", ".join(f"s.{column.strip()}" for column in STAGE_COLUMNS.split(","))},
         s.input, r.name, r.workspace_id, r.deadline_at, r.traceparent, e.slug, p.slug, r.recovery::text,
         r.limits::text, r.baseline::text, s.recipients::text, q.throttle,
-        r.release_digest IN ('', v.text_digest) AND r.baseline = '[]', recourse_now()
+        r.release_digest IN ('', v.text_digest) AND r.baseline = '[]', v.source_digest, recourse_now()
     FROM heads
     JOIN pipelines_queueentry q ON q.stage_id = heads.stage_id
     JOIN pipelines_stage s ON s.id = q.stage_id
@@ -215,14 +215,15 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
 
     def make() -> list[Job]:
         rows = query(
-            "SELECT s.id, s.input, r.traceparent, e.slug, p.slug, r.recovery::text, r.limits::text, r.baseline::text"
-            " FROM pipelines_stage s"
+            "SELECT s.id, s.input, r.traceparent, e.slug, p.slug, r.recovery::text, r.limits::text, r.baseline::text,"
+            " v.source_digest FROM pipelines_stage s"
             " JOIN pipelines_run r ON r.id = s.run_id JOIN pipelines_environment e ON e.id = r.environment_id"
+            " JOIN pipelines_release v ON v.id = r.release_id"
             " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE s.id = ANY(%s)",
             [list(attempt_ids)],
         )
         picked = []
-        for stage_id, text, traceparent, environment, pipeline, recovery, limits, baseline in rows:
+        for stage_id, text, traceparent, environment, pipeline, recovery, limits, baseline, source_digest in rows:
             stage = moves.stages[stage_id]
             run = moves.runs[stage.run_id]
             picked.append(
@@ -240,6 +241,7 @@ def hand_on(holder: Holder, moves: Moves, *, served: Callable[[Queue], bool], li
                     recovery=recovery,
                     limits=limits,
                     baseline=baseline,
+                    source_digest=source_digest,
                 )
             )
         rules = policies.for_claims({item.workspace_id for item in picked})
@@ -430,7 +432,7 @@ def _picked(row: tuple[Any, ...]) -> Picked:
     width = len(STAGE_COLUMNS.split(","))
     stage = read_stage(row[:width])
     text, run_name, workspace_id, deadline_at, traceparent, environment, pipeline, recovery = row[width : width + 8]
-    limits, baseline, named, line, is_as_pinned = row[width + 8 : width + 13]
+    limits, baseline, named, line, is_as_pinned, source_digest = row[width + 8 : width + 14]
     return Picked(
         stage=stage,
         attempt_id=new_id(),
@@ -448,6 +450,7 @@ def _picked(row: tuple[Any, ...]) -> Picked:
         recipients=named,
         line=line,
         is_as_pinned=is_as_pinned,
+        source_digest=source_digest,
     )
 
 

@@ -45,7 +45,12 @@ def register_release(
             pipeline=pipeline,
             environment=environment,
             digest=digest,
-            defaults={"workspace_id": actor.workspace_id, "definition": text, "created_by_id": actor.user_id},
+            defaults={
+                "workspace_id": actor.workspace_id,
+                "definition": text,
+                "source_digest": (definition.get("source") or {}).get("sha256", ""),
+                "created_by_id": actor.user_id,
+            },
         )
         entry.data |= {"digest": digest, "release": str(release.id)}
         changed = False
@@ -136,11 +141,7 @@ def _needs_review(release: Release) -> bool:
         release.refresh_from_db()
         if release.status in (ReleaseStatus.ACTIVE, ReleaseStatus.REVOKED, ReleaseStatus.RETIRED):
             return False
-        before = (
-            Release.objects.filter(pipeline=pipeline, environment=release.environment, activated_at__isnull=False)
-            .order_by(Case(When(status=ReleaseStatus.ACTIVE, then=0), default=1), "-activated_at")
-            .first()
-        )
+        before = last_in_force(pipeline, release.environment)
         found = material.changes(json.loads(before.definition) if before else None, json.loads(release.definition))
         if found != (release.material_changes or []):
             execute(
@@ -150,6 +151,15 @@ def _needs_review(release: Release) -> bool:
             )
             release.refresh_from_db()
         return release.needs_review
+
+
+def last_in_force(pipeline: Pipeline, environment: Environment | None) -> Release | None:
+    """The release in force there, else the one that was last."""
+    return (
+        Release.objects.filter(pipeline=pipeline, environment=environment, activated_at__isnull=False)
+        .order_by(Case(When(status=ReleaseStatus.ACTIVE, then=0), default=1), "-activated_at")
+        .first()
+    )
 
 
 def _review_required(release: Release) -> Refusal:

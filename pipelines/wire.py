@@ -121,6 +121,8 @@ def job_body(job: Job) -> dict[str, Any]:
     if job.recovery:
         body["recovery"] = job.recovery
     if job.baseline:
+    if job.source_digest:
+        body["sourceDigest"] = job.source_digest
         body["baseline"] = [
             {"name": one["name"], "artifactId": one["artifact_id"], "sha256": one["sha256"]} for one in job.baseline
         ]

@@ -10,7 +10,7 @@ from django.urls import path
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from pipelines import audit_listing, catalog, queries, releases
+from pipelines import audit_listing, catalog, queries, release_plan, releases
 from pipelines.access import ADMINISTER, RELEASE, VIEW, Actor
 from pipelines.api import operations_serializers as wire
 from pipelines.api.endpoints import answer, not_found
@@ -236,22 +236,38 @@ class Releases(OperationsEndpoint):
         page = page_of(rows, read_cut(call.params))
         return page_answer(call.request, page, [wire.release_view(one) for one in page.rows])
 
-    @extend_schema(request=wire.ReleaseRequest, responses={201: wire.ReleaseView, 200: wire.ReleaseView})
+    @extend_schema(request=wire.ReleaseRequest, responses={201: wire.ReleaseView, 200: wire.RELEASE_OR_PLAN})
     def post(self, call: Call) -> HttpResponse:
+        if call.is_dry_run:
+            return self._plan(call)
         pipeline = _named(Pipeline, call, "pipeline")
-        environment = Environment.objects.filter(
-            workspace_id=call.actor.workspace_id, slug=call.body["environment"]
-        ).first()
-        if environment is None:
-            raise Refusal("environment_unknown", f"no environment is called {call.body['environment']!r}")
+        environment = self._environment(call)
+        definition = for_pipeline(call.body["definition"], pipeline.slug)
         release, created = releases.register_release(
             actor=call.actor,
             pipeline=pipeline,
             environment=environment,
-            definition=for_pipeline(call.body["definition"], pipeline.slug),
+            definition=definition,
             activate=call.body["activate"],
         )
         return answer(wire.release_view(release), 201 if created else 200)
+
+    def _plan(self, call: Call) -> HttpResponse:
+        """What registering would change; the pipeline need not be there yet."""
+        slug = call.body["pipeline"]
+        pipeline = Pipeline.objects.filter(workspace_id=call.actor.workspace_id, slug=slug).first()
+        environment = self._environment(call)
+        definition = for_pipeline(call.body["definition"], slug)
+        found = release_plan.plan(actor=call.actor, pipeline=pipeline, environment=environment, definition=definition)
+        source = (definition.get("source") or {}).get("sha256", "")
+        return answer(wire.release_plan(found, slug, environment.slug, is_new=pipeline is None, source=source))
+
+    def _environment(self, call: Call) -> Environment:
+        slug = call.body["environment"]
+        found = Environment.objects.filter(workspace_id=call.actor.workspace_id, slug=slug).first()
+        if found is None:
+            raise Refusal("environment_unknown", f"no environment is called {slug!r}")
+        return found
 
 
 class OneRelease(OperationsEndpoint):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+from drf_spectacular.utils import PolymorphicProxySerializer
 
 from pipelines import audit_chain, terminations
 from pipelines.api.operations_endpoint import PlannedVerb, StartingVerb
@@ -31,6 +33,7 @@ from pipelines.api.shapes import (
     json_problem,
 )
 from pipelines.blockers import Blocker
+from pipelines.console.differences import Change
 from pipelines.context import REDACTED
 from pipelines.definitions import DESCRIPTION, Slug
 from pipelines.limits import TEN_YEARS
@@ -54,6 +57,7 @@ from pipelines.models import (
     WorkerSession,
 )
 from pipelines.queries import PolicyView, Progress
+from pipelines.release_plan import ReleasePlan
 from pipelines.states import (
     AttemptState,
     DeadLetterReason,
@@ -98,6 +102,7 @@ class ReleaseRequest(Shape):
     environment = Slug()
     definition = JsonObject(max_bytes=1024 * 1024, exact=True)
     activate = Flag(default=False)
+    dry_run = Flag(default=False, help_text="answer what it would change, and register nothing")
 
 
 class Match(Shape):
@@ -693,10 +698,77 @@ class ReleaseView(Shape):
     needs_review = Flag()
     changes = ListOf(child=MaterialChange())
     reviewed_at = Moment(allow_null=True)
+    source_digest = Text(blank=True, help_text="SHA-256 of the code that it was deployed from")
 
 
 class WholeRelease(ReleaseView):
     definition = AnyJson()
+
+
+class PlaceChanged(Shape):
+    """A place in a definition. Values are JSON texts; null where there is none on that side."""
+
+    path = Text()
+    before = Text(allow_null=True)
+    after = Text(allow_null=True)
+
+
+class StageChanged(Shape):
+    stage = Text()
+    places = ListOf(child=PlaceChanged())
+
+
+class ReleasePlanView(Shape):
+    """What registering a definition would change, against what is in force there or was last. `release_id` and `status`
+    are of the same definition, where it is registered already. `code` is a unified difference, null where it is too
+    long. `changes` must be reviewed by another person before it is in force.
+    """
+
+    pipeline = Text()
+    environment = Text()
+    digest = Text()
+    source_digest = Text(blank=True)
+    is_new_pipeline = Flag()
+    release_id = Identifier(allow_null=True)
+    status = OneOf(ReleaseStatus.values, allow_null=True)
+    compared_with = Text(allow_null=True, help_text="the digest of the release in force, else of the last one")
+    is_in_force = Flag(help_text="whether what it is compared with is in force")
+    added = ListOf(child=Text())
+    removed = ListOf(child=Text())
+    changed = ListOf(child=StageChanged())
+    other = ListOf(child=PlaceChanged())
+    code = ListOf(child=Text(), allow_null=True)
+    changes = ListOf(child=MaterialChange())
+
+
+RELEASE_OR_PLAN = PolymorphicProxySerializer(
+    "ReleaseViewOrPlan", [ReleaseView, ReleasePlanView], resource_type_field_name=None
+)
+
+
+def release_plan(found: ReleasePlan, pipeline: str, environment: str, *, is_new: bool, source: str) -> dict[str, Any]:
+    compared = found.compared
+    return {
+        "pipeline": pipeline,
+        "environment": environment,
+        "digest": found.digest,
+        "source_digest": source,
+        "is_new_pipeline": is_new,
+        "release_id": str(found.known.id) if found.known else None,
+        "status": found.known.status if found.known else None,
+        "compared_with": found.before.digest if found.before else None,
+        "is_in_force": found.before is not None and found.before.status == ReleaseStatus.ACTIVE,
+        "added": compared.added,
+        "removed": compared.removed,
+        "changed": [{"stage": stage, "places": _places(changes)} for stage, changes in compared.stages.items()],
+        "other": _places(compared.other),
+        "code": compared.code,
+        "changes": found.changes,
+    }
+
+
+def _places(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    return [{"path": one.path, "before": one.before, "after": one.after} for one in changes]
 
 
 def release_view(release: Release) -> dict[str, Any]:
@@ -711,6 +783,7 @@ def release_view(release: Release) -> dict[str, Any]:
         "needs_review": release.needs_review,
         "changes": release.material_changes or [],
         "reviewed_at": time(release.reviewed_at),
+        "source_digest": release.source_digest,
     }
 
 

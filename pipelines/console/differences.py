@@ -18,6 +18,7 @@ _PLAIN = re.compile(r"[\w-]+")
 NAMING = ("stage", "name", "id")  # what tells the objects of a list apart, where each has one
 LINES = 300  # of a text; a longer one is not compared line by line
 AROUND = 2  # lines that are the same, before and after those that differ
+MOST_LINES = 1_000  # of each of two texts, from the first that differs to the last: what comparing costs is bounded
 MINUS, PLUS = "−", "+"
 
 
@@ -59,6 +60,35 @@ def compare(before: Any, after: Any) -> list[Change]:
     paths = [*old, *(path for path in new if path not in old)]
     changes = [Change(path, old.get(path), new.get(path)) for path in paths]
     return sorted(changes, key=lambda change: change.kind == "same")
+
+
+def unified(before: str, after: str) -> list[str] | None:
+    """Two texts as a unified difference, without its head: `@@ -3,5 +3,6 @@`, then lines with a blank, - or + before.
+
+    Nothing where they are the same; None where too many lines lie between the first that differs and the last.
+    """
+    old, new = before.split("\n"), after.split("\n")
+    if old == new:
+        return []
+    least = min(len(old), len(new))
+    head = next((at for at in range(least) if old[at] != new[at]), least)
+    tail = next((at for at in range(least - head) if old[-1 - at] != new[-1 - at]), least - head)
+    first, last = max(0, head - AROUND), max(0, tail - AROUND)
+    old, new = old[first : len(old) - last], new[first : len(new) - last]
+    if max(len(old), len(new)) > MOST_LINES:
+        return None
+    lines = list(difflib.unified_diff(old, new, lineterm="", n=AROUND))[2:]
+    return [_further_down(line, first) if line.startswith("@@") else line for line in lines]
+
+
+def signed(lines: list[str]) -> list[tuple[str, str]]:
+    """Lines of `unified` for screens, as those of a `Change`."""
+    return [_signed(line) for line in lines]
+
+
+def _further_down(header: str, lines: int) -> str:
+    """A header of a part that begins so many lines further down in both texts."""
+    return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + lines), header)
 
 
 def _places(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:

@@ -23,12 +23,14 @@ from pipelines.errors import Refusal
 from pipelines.filters import identifiers
 from pipelines.models import Environment, Pipeline, Release
 from pipelines.paging import read_cut
+from pipelines.release_plan import code_of, without_code
 from pipelines.states import ReleaseStatus
 
 SIZE = "25"  # pipelines of a page
 TRIGGERS = 20
 OTHERS = 50  # releases to compare with
 MOST_CHANGES = 300
+MOST_LINES = 600  # of what differs in code
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +97,19 @@ def release_page(request: ScreenRequest, release_id: uuid.UUID) -> HttpResponse:
     definition = queries.definition_of(release)
     others = list(queries.releases_of(pipeline).exclude(id=release.id).order_by("-created_at", "-id")[:OTHERS])
     other = _other(request, (release, pipeline, environment), others)
-    changes = differences.compare(queries.definition_of(other), definition) if other else []
+    before = queries.definition_of(other) if other else None
+    changes = differences.compare(without_code(before), without_code(definition)) if before else []
+    lines = differences.unified(code_of(before), code_of(definition)) if before else []
     differing = [change for change in changes if change.kind != "same"]
     lacking = missing_handlers(actor, environment, definition)
     context = {
         "release": release,
         "pipeline": pipeline,
-        "definition": definition,
+        "definition": without_code(definition),
+        "code": code_of(definition),
+        "code_lines": differences.signed((lines or [])[:MOST_LINES]),
+        "code_left_out": max(0, len(lines or []) - MOST_LINES),
+        "is_code_too_long": lines is None,
         "stages": [_shown(stage, lacking) for stage in definition["stages"]],
         "lacking": lacking,
         "others": others,

@@ -201,6 +201,9 @@ class Release(models.Model):
         db_persist=True,
         help_text="of the text as it stands, whoever changed it",
     )
+    source_digest = models.CharField(
+        max_length=64, blank=True, db_default="", editable=False, help_text="of the code that it was deployed with"
+    )
     material_changes = models.JSONField(
         null=True, blank=True, help_text="[{stage, what, before, after}] of recipients, against what was in force"
     )
