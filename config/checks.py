@@ -69,6 +69,21 @@ def zones_agree(databases: Iterable[str] | None = None, **_: Any) -> list[checks
     return [checks.Warning(sentence, hint=ZONES, id="recourse.W020") for sentence in found]
 
 
+@checks.register(checks.Tags.database)
+def store_is_open(databases: Iterable[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn where handlers cannot use the workspace store, as its database role is missing or out of reach."""
+    from pipelines import store_role
+
+    if "default" not in (databases or ()):
+        return []
+    try:
+        with transaction.atomic():
+            sentence = store_role.why_closed()
+            return [checks.Warning(sentence, hint=store_role.what_to_run(), id="recourse.W021")] if sentence else []
+    except DatabaseError:
+        return []  # as above
+
+
 def judge(environment: Environment) -> Iterator[checks.CheckMessage]:
     """All that is wrong with an environment. E001–E005 and E009–E020."""
     for problem in environment.problems:

@@ -178,6 +178,30 @@ VARIABLES = (
         choices=("auto", "path", "virtual"),
     ),
     Variable(
+        "RECOURSE_STORE_TABLES",
+        "100",
+        "How many tables the workspace store may have in a workspace. 0: nothing is stored.",
+        0,
+        100_000,
+    ),
+    Variable(
+        "RECOURSE_STORE_TABLE_ROWS", "100000", "How many rows a table of the workspace store may have.", 1, 10_000_000
+    ),
+    Variable(
+        "RECOURSE_STORE_BYTES",
+        "268435456",
+        "How many bytes all rows of a workspace in its store may have together, as compact JSON.",
+        1,
+        1024**4,
+    ),
+    Variable(
+        "RECOURSE_STORE_ROW_BYTES",
+        "65536",
+        "How many bytes one row of the workspace store may have.",
+        1,
+        1024 * 1024,
+    ),
+    Variable(
         "RECOURSE_HANDLERS",
         "",
         "Modules with Python handlers for the Celery executor, separated by commas; `module@workspace/application` "
@@ -315,6 +339,10 @@ class Environment:
     retention_days: int
     artifacts: ArtifactPlace
     artifact_max_bytes: int
+    store_tables: int
+    store_table_rows: int
+    store_bytes: int
+    store_row_bytes: int
     public_url: str
     notify_allow: list[str]
     email: dict[str, Any]
@@ -372,6 +400,10 @@ class Environment:
             retention_days=read.number("RECOURSE_RETENTION_DAYS"),
             artifacts=artifact_settings.read(read.text, read.choice("RECOURSE_ARTIFACTS_S3_ADDRESSING"), problems),
             artifact_max_bytes=read.number("RECOURSE_ARTIFACT_MAX_BYTES"),
+            store_tables=read.number("RECOURSE_STORE_TABLES"),
+            store_table_rows=read.number("RECOURSE_STORE_TABLE_ROWS"),
+            store_bytes=read.number("RECOURSE_STORE_BYTES"),
+            store_row_bytes=read.number("RECOURSE_STORE_ROW_BYTES"),
             public_url=_public_url(read.text("RECOURSE_PUBLIC_URL"), problems),
             notify_allow=_notify_allow(_words(read.text("RECOURSE_NOTIFY_ALLOW")), problems),
             email=_email(read.text("RECOURSE_EMAIL_URL"), read.text("RECOURSE_EMAIL_FROM"), problems),

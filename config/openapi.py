@@ -43,6 +43,7 @@ APPLICATION: list[URLPattern | URLResolver] = [
     path("", include("pipelines.api.application")),
     path("", include("pipelines.api.workers")),
     path("", include("pipelines.api.worker_artifacts")),
+    path("", include("pipelines.api.worker_store")),
     path("", include(application_imports)),
     path("", include("approvals.api")),
 ]

@@ -139,6 +139,10 @@ RECOURSE_WAITING_PULLS = env.waiting_pulls
 RECOURSE_RETENTION_DAYS = env.retention_days
 RECOURSE_ARTIFACTS = env.artifacts.kind
 RECOURSE_ARTIFACT_MAX_BYTES = env.artifact_max_bytes
+RECOURSE_STORE_TABLES = env.store_tables
+RECOURSE_STORE_TABLE_ROWS = env.store_table_rows
+RECOURSE_STORE_BYTES = env.store_bytes
+RECOURSE_STORE_ROW_BYTES = env.store_row_bytes
 RECOURSE_HANDLERS = env.handlers
 RECOURSE_ENCRYPTION_KEY = env.encryption_key
 

@@ -132,7 +132,10 @@ ACTIONS: dict[str, Said] = {
     # what runs build on, and what they left
     "artifact.add_baseline": Said("laid down", "lay down", "{baseline}"),
     "artifact.load": Said("loaded", "load", "{artifact}"),
+    # what handlers keep for themselves
+    "store.remove": Said("removed", "remove", "{stored}"),
     # reading that takes something away
+    "store.export": Said("exported", "export", "{stored}{format}"),
     "audit.export": Said("exported", "export", "audit events{format}{narrowed}"),
     # forms on screens that belong to no verb
     "screen.effect-evidence": Said("added", "add", "evidence to an effect"),
@@ -197,6 +200,7 @@ NOUNS: dict[str, str] = {
     "runsearch": "search words of a run",
     "stage": "stage",
     "stageoutput": "output of a stage",
+    "storetable": "table of the workspace store",
     "termination": "report of an ended command",
     "tick": "tick",
     "trigger": "trigger",
@@ -236,6 +240,8 @@ WHY: dict[str, str] = {
     "recipient_not_allowed": "its recipient is not allowed",
     "artifact_immutable": "an artifact never changes",
     "artifact_corrupt": "the artifact is damaged",
+    "store_conflict": "the store has another row or key under that name",
+    "store_quota_exceeded": "the store has no room for it",
     "recovery_environment_mismatch": "it belongs to another environment",
     "checkpoint_integrity_invalid": "its checkpoint is not to be believed",
     "operator_review_required": "somebody else must let it go on",
@@ -254,6 +260,7 @@ WHY: dict[str, str] = {
     "effect_key_required": "an effect outside needs a key",
     "rate_limited": "too many requests",
     "result_not_confirmed": "nobody can say whether it was done",
+    "store_closed": "the workspace store is closed",
     "internal_error": "of a fault in the console",
 }
 FINDINGS = {
@@ -357,6 +364,7 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
         "token": _secret("token", data, data.get("user")),
         "baseline": _the("baseline", data.get("name")),
         "artifact": _the("artifact", data.get("name")),
+        "stored": _stored(data),
         "member": _the("member", data.get("user") or data.get("name") or data.get("id")),
     }
     for noun in ("workspace", "environment", "application", "pipeline", "policy", "release", "trigger"):
@@ -364,6 +372,15 @@ def _words(event: AuditFacts, names: Names) -> dict[str, str]:
     words["request"] = _request(event, data, words)
     words["who"] = _who(event)
     return words
+
+
+def _stored(data: Mapping[str, Any]) -> str:
+    """A table of the workspace store, or rows of it."""
+    table = _the("store's table", data.get("table") or data.get("table_id"))
+    if not data.get("where"):
+        return table
+    count = data.get("rows")
+    return f"{'rows' if count is None else f'{count} rows' if count != 1 else '1 row'} of {table}"
 
 
 def _who(event: AuditFacts) -> str:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from django.conf import settings
@@ -99,6 +100,14 @@ def _store_artifact(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer
     return stored_body(_found(artifact_storing.store(holder, stage_id, said["execution_id"], given_of(said))))
 
 
+def _in_store(verb: str, holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
+    from pipelines.api.worker_store import VERBS
+
+    shape, carry_out = VERBS[verb]
+    told: Answer = _found(carry_out(holder, stage_id, shape.clean(body)))
+    return told
+
+
 def _load_artifact(stage_id: uuid.UUID, artifact_id: str) -> Answer:
     """With the rights of the application whose stage it is."""
     from pipelines.api.shapes import read_id
@@ -128,4 +137,9 @@ WRITERS: dict[Stored, Callable[[Holder, uuid.UUID, Answer], Answer]] = {
     "effects": _tell_effects,
     "checkpoints": _leave_checkpoint,
     "artifacts": _store_artifact,
+    "store/table": partial(_in_store, "table"),
+    "store/read": partial(_in_store, "read"),
+    "store/insert": partial(_in_store, "insert"),
+    "store/upsert": partial(_in_store, "upsert"),
+    "store/delete": partial(_in_store, "delete"),
 }

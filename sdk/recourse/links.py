@@ -19,16 +19,24 @@ from recourse import clock
 from recourse.control import Control
 from recourse.errors import ApiError, StageFailure, Stopped, api_error
 from recourse.repeating import Backoff, Unavailable
+from recourse.shelf import Shelf
 
 log = logging.getLogger("recourse.worker")
 
-Stored = Literal["effects", "checkpoints", "artifacts"]
+InStore = Literal["store/table", "store/read", "store/insert", "store/upsert", "store/delete"]
+Stored = Literal["effects", "checkpoints", "artifacts"] | InStore
 
 REFUSED: Mapping[Stored, str] = {
     "effects": "EFFECT_REFUSED",
     "checkpoints": "CHECKPOINT_REFUSED",
     "artifacts": "ARTIFACT_REFUSED",
+    "store/table": "STORE_REFUSED",
+    "store/read": "STORE_REFUSED",
+    "store/insert": "STORE_REFUSED",
+    "store/upsert": "STORE_REFUSED",
+    "store/delete": "STORE_REFUSED",
 }
+SAID_APART = frozenset({"store_conflict", "store_quota_exceeded", "store_closed"})  # retries can tell them
 NOT_OURS = frozenset({"stale_execution", "not_found", "execution_state_invalid", "deadline_exceeded"})
 
 
@@ -53,6 +61,7 @@ class Recorder:
     def __init__(self) -> None:
         self.written: list[tuple[Stored, Mapping[str, Any]]] = []
         self._artifacts: dict[str, Mapping[str, Any]] = {}
+        self._shelf = Shelf()
 
     def write(self, what: Stored, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self.written.append((what, body))
@@ -62,6 +71,8 @@ class Recorder:
             artifact_id = str(uuid.uuid4())
             self._artifacts[artifact_id] = body
             return {"artifactId": artifact_id}
+        if what.startswith("store/"):
+            return self._shelf.answer(what, body)
         return {"effects": [{"effectId": str(uuid.uuid4()), "state": item["state"]} for item in body["effects"]]}
 
     def load(self, artifact_id: str) -> Mapping[str, Any]:
@@ -137,7 +148,8 @@ def _refused(control: Control, what: Stored, refusal: ApiError) -> Exception:
         control.stop("lost")
         return Stopped("lost")
     told = f"{refusal} {refusal.errors or ''}".strip()
-    return StageFailure(REFUSED[what], told, retryable=False)
+    code = refusal.code.upper() if refusal.code in SAID_APART else REFUSED[what]
+    return StageFailure(code, told, retryable=False)
 
 
 def _wait(control: Control, seconds: float) -> None:

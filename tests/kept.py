@@ -1,0 +1,49 @@
+"""The workspace store in tests: what workers do with it by its routes, and whether what is counted of it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipelines.models import StoreTable
+from pipelines.sql import query
+from tests.cast import Api
+
+INVOICES = [{"invoice_id": 1, "amount": "10.00"}, {"invoice_id": 2, "amount": "20.50"}]
+
+
+def ask(worker: Api, job: Mapping[str, Any], verb: str, table: str = "invoices", **body: Any) -> Any:
+    """The answer of a route below /stages/{id}/store/."""
+    told = {"executionId": job["executionId"], "table": table, **body}
+    return worker.post(f"/stages/{job['stageId']}/store/{verb}", told)
+
+
+def rows_in(worker: Api, job: Mapping[str, Any], table: str = "invoices", **body: Any) -> list[dict[str, Any]]:
+    """All rows, page by page."""
+    found: list[dict[str, Any]] = []
+    after: int | None = 0
+    while after is not None:
+        answer = ask(worker, job, "read", table, after=after, **body)
+        assert answer.status_code == 200, answer.content
+        found += answer.json()["rows"]
+        after = answer.json()["next"]
+    return found
+
+
+def kept(table: str = "invoices") -> Sequence[Any]:
+    """The rows as the database has them: body, bytes, run."""
+    return query(
+        "SELECT r.body::text, r.size, r.run FROM recourse_store.rows r JOIN pipelines_storetable t ON t.id = r.table_id"
+        " WHERE t.name = %s ORDER BY r.id",
+        [table],
+    )
+
+
+def assert_counted() -> None:
+    """What is counted of each table is what its rows come to; and no row is of no table."""
+    told = {table.id: (table.rows, table.bytes) for table in StoreTable.objects.all()}
+    found = {
+        one[0]: one[1:] for one in query("SELECT table_id, count(*), sum(size) FROM recourse_store.rows GROUP BY 1")
+    }
+    assert {one: found.get(one, (0, 0)) for one in told} == told
+    assert set(found) <= set(told)
