@@ -145,6 +145,14 @@ VARIABLES = (
         36_500,
     ),
     Variable(
+        "RECOURSE_CHILD_DEPTH",
+        "10",
+        "How many runs may stand above one that a stage starts: a run that starts itself again and again stops there.",
+        1,
+        100,
+    ),
+    Variable("RECOURSE_CHILD_RUNS", "1000", "How many other runs the stages of one run may start.", 1, 100_000),
+    Variable(
         "RECOURSE_ARTIFACTS",
         "database",
         "Where the bytes of artifacts are kept: `database`, a directory that all processes share "
@@ -275,6 +283,7 @@ VARIABLES = (
     Variable("RECOURSE_TOKEN", "", "A person's token, for the client library and command line.", group="client"),
     Variable("RECOURSE_WORKSPACE", "", "The workspace that the command line acts in.", group="client"),
     Variable("RECOURSE_PROFILE", "", "The profile that the command line reads.", group="client"),
+    Variable("RECOURSE_CONNECTORS", "", "The TOML file of the outside systems that handlers reach.", group="client"),
     Variable("RECOURSE_WORKER_HANDLERS", "", "Modules that a worker of the library imports.", group="client"),
     Variable("RECOURSE_WORKER_NAME", "", "The name under which a worker of the library registers.", group="client"),
     Variable("RECOURSE_CONCURRENCY", "", "Stages that a worker of the library runs at once.", group="client"),
@@ -337,6 +346,8 @@ class Environment:
     visibility_seconds: int
     waiting_pulls: int
     retention_days: int
+    child_depth: int
+    child_runs: int
     artifacts: ArtifactPlace
     artifact_max_bytes: int
     store_tables: int
@@ -398,6 +409,8 @@ class Environment:
             visibility_seconds=read.number("RECOURSE_VISIBILITY_SECONDS"),
             waiting_pulls=read.number("RECOURSE_WAITING_PULLS"),
             retention_days=read.number("RECOURSE_RETENTION_DAYS"),
+            child_depth=read.number("RECOURSE_CHILD_DEPTH"),
+            child_runs=read.number("RECOURSE_CHILD_RUNS"),
             artifacts=artifact_settings.read(read.text, read.choice("RECOURSE_ARTIFACTS_S3_ADDRESSING"), problems),
             artifact_max_bytes=read.number("RECOURSE_ARTIFACT_MAX_BYTES"),
             store_tables=read.number("RECOURSE_STORE_TABLES"),

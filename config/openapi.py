@@ -44,6 +44,7 @@ APPLICATION: list[URLPattern | URLResolver] = [
     path("", include("pipelines.api.workers")),
     path("", include("pipelines.api.worker_artifacts")),
     path("", include("pipelines.api.worker_store")),
+    path("", include("pipelines.api.worker_runs")),
     path("", include(application_imports)),
     path("", include("approvals.api")),
 ]

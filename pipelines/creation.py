@@ -210,6 +210,14 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Parent:
+    """The run whose stage starts a run, and how many runs then stand above that. Of a fork: those of its source."""
+
+    run_id: uuid.UUID
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """A run that is about to be inserted, all decided.
 
@@ -239,6 +247,7 @@ class Draft:
     key: str = ""
     limits: Limits = field(default_factory=Limits)
     baseline: Sequence[Mapping[str, Any]] = ()
+    parent: Parent | None = None
 
     @property
     def is_held(self) -> bool:
@@ -389,7 +398,8 @@ _INSERT = """
             environment_id uuid, pipeline_id uuid, release_id uuid, name text, input text, keywords jsonb,
             trace_id text, traceparent text, tracestate text, user_id int, deadline float, recovered_from uuid,
             recovery jsonb, trigger_id uuid, tick_at timestamptz, lane_id uuid, lane_rank bigint, held boolean,
-            through_blackout boolean, limits jsonb, baseline jsonb, words text, key text, owners text[])
+            through_blackout boolean, limits jsonb, baseline jsonb, parent_id uuid, depth int, words text, key text,
+            owners text[])
     ), item AS MATERIALIZED (
         SELECT * FROM json_to_recordset(%(stages)s::json) AS s(run_id uuid, id uuid, position int, name text,
             handler text, description text, input text, depends_on smallint[], run_next_if_failed boolean,
@@ -403,13 +413,14 @@ _INSERT = """
             status, paused, pause_reason, input, keywords, trace_id, traceparent, tracestate, started_by_id,
             requesters, created_at, updated_at, deadline_at, deadline_seconds, failure_code, failure_message,
             policy_digest, recovered_from_id, recovery, trigger_id, tick_at, lane_id, lane_rank, held, through_blackout,
-            limits, baseline, release_digest)
+            limits, baseline, parent_id, depth, release_digest)
         SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name,
             'queued', false, '', input, keywords, trace_id, traceparent, tracestate, user_id,
             array_remove(ARRAY[user_id], NULL), recourse_now(), recourse_now(),
             CASE WHEN NOT held THEN recourse_now() + make_interval(secs => deadline) END,
             CASE WHEN held THEN deadline END, '', '', policy.digest, recovered_from, recovery,
             trigger_id, tick_at, lane_id, lane_rank, held, through_blackout, limits, baseline,
+            parent_id, depth,
             (SELECT e.text_digest FROM pipelines_release e WHERE e.id = draft.release_id)
         FROM draft JOIN policy USING (workspace_id)
     ), stage AS (
@@ -479,6 +490,8 @@ def _run_row(draft: Draft) -> dict[str, Any]:
         "through_blackout": draft.through_blackout,
         "limits": draft.limits.as_json(),
         "baseline": list(draft.baseline),
+        "parent_id": draft.parent and draft.parent.run_id,
+        "depth": draft.parent.depth if draft.parent else 0,
         "words": draft.words[: context.SEARCHED_CHARACTERS],
         "key": draft.key,
         "owners": context.owner_words(place.workspace_id, place.application_id, place.environment_id),
@@ -524,7 +537,29 @@ def _first_event(draft: Draft, row: Mapping[str, Any], kind: str) -> dict[str, A
     return {"run_id": draft.id, "stage": row["id"], "kind": kind, "to_state": row["state"]}
 
 
-def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id: int | None, key: str) -> None:
+def create_child(
+    place: Place, intent: Intent, *, actor: str, user_id: int | None, parent: Parent, through_blackout: bool
+) -> uuid.UUID:
+    """Makes the run that a stage of `parent` starts, in the caller's transaction, which knows it by its own key.
+
+    Refused as `create_run`.
+    """
+    run_id = new_id()
+    _write(place, intent, run_id, actor, user_id, "", parent=parent, through_blackout=through_blackout)
+    return run_id
+
+
+def _write(
+    place: Place,
+    intent: Intent,
+    run_id: uuid.UUID,
+    actor: str,
+    user_id: int | None,
+    key: str,
+    *,
+    parent: Parent | None = None,
+    through_blackout: bool = False,
+) -> None:
     name, stages, release_id, pipeline_id, limits, given = _resolve(place, intent)
     own = baselines.of_request(
         intent.baseline,
@@ -556,6 +591,8 @@ def _write(place: Place, intent: Intent, run_id: uuid.UUID, actor: str, user_id:
         key=key,
         limits=limits,
         baseline=[*given, *own],
+        parent=parent,
+        through_blackout=through_blackout,
     )
     insert_runs([draft], actor=actor)
     context.save(context.rows(run_id, intent.context_items, None))

@@ -68,7 +68,7 @@ class Scope:
         """Imports the modules and files of RECOURSE_HANDLERS and notes which names each one registers."""
         handlers: dict[str, tuple[str, str] | None] = {}
         for entry in entries:
-            module, _, owner = entry.partition("@")
+            where, _, owner = entry.partition("@")
             workspace, _, application = owner.partition("/")
             before = set(registry.names)
             module = load_handlers(where, registry)
@@ -481,6 +481,7 @@ def _result(job: Job, body: dict[str, Any]) -> results.Result:
         ],
         logs=list(body.get("logs") or ()),
         usage=body.get("usage"),
+        awaits_runs=[uuid.UUID(run_id) for run_id in body.get("awaitsRuns") or ()],
     )
 
 

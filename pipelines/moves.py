@@ -138,6 +138,8 @@ class RunRow(HasEnd):
     trigger_id: uuid.UUID | None
     limits: Limits
     changed: bool  # its definition or baseline is no longer what it pinned: nothing more begins
+    parent_id: uuid.UUID | None  # the run whose stage started it; only of such a run does anybody wait for the end
+    has_children: bool  # only of such a run does an end concern others
     stages: list[StageRow] = field(default_factory=list)
 
     @property
@@ -262,6 +264,9 @@ class Moves:
         self._ready: set[wake.Queue] = set()
         self._lanes: set[uuid.UUID] = set()  # in which there may be room now
         self._slots: set[uuid.UUID] = set()  # policies of which slots are given back
+        self._awaits: dict[uuid.UUID, Sequence[uuid.UUID]] = {}  # by stage: the links of the runs it begins to wait for
+        self._awaited: set[uuid.UUID] = set()  # stages that wait for their runs no longer
+        self._ended_runs: set[uuid.UUID] = set()  # those of which others are to learn: parents, and children
         self._events: list[dict[str, Any]] = []
         self._ended: dict[uuid.UUID, dict[str, Any]] = {}  # by stage: the attempt whose end its next move tells
         self._attempts: list[dict[str, Any]] = []
@@ -295,7 +300,7 @@ class Moves:
                 "SELECT id, workspace_id, application_id, environment_id, pipeline_id, release_id, name, status,"
                 " paused, pause_reason, paused_until, started_at::text, finished_at::text, deadline_at, failure_code,"
                 " failure_message, failure_stage, held, deadline_seconds, through_blackout,"
-                " lane_id, trigger_id, limits::text, changed IS NOT NULL"
+                " lane_id, trigger_id, limits::text, changed IS NOT NULL, parent_id, has_children"
                 " FROM pipelines_run WHERE id = ANY(%s) AND workspace_id = coalesce(%s, workspace_id)"
                 " AND application_id = coalesce(%s, application_id) AND environment_id = coalesce(%s, environment_id)"
                 " ORDER BY id FOR NO KEY UPDATE" + (" SKIP LOCKED" if skip_locked else ""),
@@ -337,6 +342,9 @@ class Moves:
             "_slots",
             "_imports",
             "_changes",
+            "_awaits",
+            "_awaited",
+            "_ended_runs",
         ):
             getattr(self, name).update(getattr(other, name))
         for name in ("_events", "_attempts", "_outputs", "_left", "_gates", "_gate_ends", "_dead_letters"):
@@ -515,6 +523,15 @@ class Moves:
             started_at=stage.started_at or self.now,
             available_at=None,
         )
+
+    def await_runs(self, stage: StageRow, links: Sequence[uuid.UUID]) -> None:
+        """The stage begins to wait for the runs of these links."""
+        self._awaits[stage.id] = links
+
+    def runs_ended(self, stage: StageRow) -> None:
+        """Every run for which the stage waited has ended: it goes on in the same epoch."""
+        self._awaited.add(stage.id)
+        self.stage(stage, "runs_ended", reason="the runs that it waited for have ended")
 
     def checkpoint(
         self,
@@ -749,6 +766,7 @@ class Moves:
         due = [*self._left, *((self.runs[run_id], mark) for run_id, mark in self._marks.items())]
         self.written = {one.checkpoint_id: one for one in checkpoints.write(due)}
         wake.announce(self._ready)
+        self._save_children()
         self._save_lanes()
         self._save_slots()
 
@@ -831,6 +849,8 @@ class Moves:
         run.finished_at = self.now if status in TERMINAL_RUN else None
         if status in TERMINAL_RUN:
             run.paused, run.pause_reason, run.paused_until, run.held = False, "", None, False
+            if run.has_children or run.parent_id is not None:
+                self._ended_runs.add(run.id)
             if run.lane_id is not None:
                 self._lanes.add(run.lane_id)
         if not run.is_final:
@@ -1023,6 +1043,23 @@ class Moves:
         from pipelines.lanes import let_in_later
 
         let_in_later(self._lanes)
+
+    def _save_children(self) -> None:
+        """Who waits for whom, and whose end others are to learn of; nothing for runs that have neither parents nor
+        children."""
+        ended = [self.runs[run_id] for run_id in self._ended_runs if self.runs[run_id].is_terminal]
+        if self._awaits or self._awaited or ended:
+            # imported here: it stands above moves
+            from pipelines import awaited_runs
+
+            awaited_runs.save(
+                {self.stages[stage_id].run_id for stage_id in self._awaits},
+                [link for links in self._awaits.values() for link in links],
+                awaited=self._awaited,
+                parents={run.id for run in ended if run.has_children},
+                children={run.id for run in ended if run.parent_id is not None},
+                actor=self.actor,
+            )
 
     def _save_slots(self) -> None:
         # imported here: these stand above moves

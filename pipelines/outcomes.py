@@ -77,6 +77,14 @@ def wait(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **facts:
     moves.open_gate(stage, "after", attempt=attempt, output=output)
 
 
+def wait_for_runs(moves: Moves, stage: StageRow, attempt: AttemptRow, links: Sequence[uuid.UUID], **facts: Any) -> None:
+    """running → waiting for runs that the stage started, given as links: no worker is held meanwhile, and nothing is
+    counted. Their end makes it ready again in the same epoch; so does one that they had reached before (N9)."""
+    moves.attempt(attempt, "wait", cause="waits for runs that it started", **facts)
+    moves.stage(stage, "await_runs", data={"runs": len(links)})
+    moves.await_runs(stage, links)
+
+
 def fail(
     moves: Moves,
     judge: Judge,

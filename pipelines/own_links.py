@@ -18,12 +18,12 @@ from recourse.links import Stored
 from recourse.repeating import Unavailable
 from recourse.worker.leases import Held
 
-from pipelines import artifact_storing, artifacts, intents, terminations
+from pipelines import artifact_storing, artifacts, children, intents, terminations
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.handler_checkpoints import leave_checkpoint
 from pipelines.leases import Holder
-from pipelines.wire import effects_body, left_body, stored_body
+from pipelines.wire import children_body, effects_body, left_body, started_body, stored_body
 
 Answer = Mapping[str, Any]
 T = TypeVar("T")
@@ -100,6 +100,21 @@ def _store_artifact(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer
     return stored_body(_found(artifact_storing.store(holder, stage_id, said["execution_id"], given_of(said))))
 
 
+def _start_run(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
+    from pipelines.api.serializers import ChildIntent
+    from pipelines.api.worker_runs import wish_of
+
+    said = ChildIntent.clean(body)
+    return started_body(_found(children.start(holder, stage_id, said["execution_id"], wish_of(said))))
+
+
+def _look_at_runs(holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
+    from pipelines.api.serializers import ChildrenLookedAt
+
+    said = ChildrenLookedAt.clean(body)
+    return children_body(_found(children.look(holder, stage_id, said["execution_id"], said["runs"])))
+
+
 def _in_store(verb: str, holder: Holder, stage_id: uuid.UUID, body: Answer) -> Answer:
     from pipelines.api.worker_store import VERBS
 
@@ -142,4 +157,6 @@ WRITERS: dict[Stored, Callable[[Holder, uuid.UUID, Answer], Answer]] = {
     "store/insert": partial(_in_store, "insert"),
     "store/upsert": partial(_in_store, "upsert"),
     "store/delete": partial(_in_store, "delete"),
+    "runs": _start_run,
+    "runs/look": _look_at_runs,
 }

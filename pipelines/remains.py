@@ -26,6 +26,7 @@ def listed(moves: Moves, run: RunRow) -> list[dict[str, Any]]:
         return []  # nothing of it ever began
     stages = {stage.id: stage for stage in run.stages}
     rows = [*_attempts(moves, run, stages), *_gates(moves, run, stages), *_effects(moves, run, stages)]
+    rows += _children(moves, run, stages)
     return [{"id": new_id(), **row} for row in rows]  # numbered as they are told
 
 
@@ -128,6 +129,23 @@ def _effects(moves: Moves, run: RunRow, stages: dict[uuid.UUID, StageRow]) -> li
         detail = f"nobody knows whether attempt {number} did {what}{names}"
         rows.append(_row(moves, stages[stage_id], number, Kind.OPEN_EFFECT, effect_id, detail))
     return rows
+
+
+def _children(moves: Moves, run: RunRow, stages: dict[uuid.UUID, StageRow]) -> list[dict[str, Any]]:
+    """Runs that its stages started, to go on when it ends (F73)."""
+    found = query(_LEFT, [run.id]) if run.has_children else ()
+    rows = []
+    for child_id, stage_id, name, status in found:
+        detail = f"it started run {child_id} ({name}), which is {status} and goes on"
+        rows.append(_row(moves, stages[stage_id], stages[stage_id].attempt_number, Kind.CHILD_RUN, child_id, detail))
+    return rows
+
+
+_LEFT = (
+    "SELECT DISTINCT ON (c.created_at, c.id) c.id, l.stage_id, c.name, c.status FROM pipelines_childrun l"
+    " JOIN pipelines_run c ON c.id = l.run_id WHERE l.parent_id = %s AND l.on_parent_end = 'leave'"
+    " AND c.status NOT IN ('completed', 'failed', 'cancelled') ORDER BY c.created_at, c.id"
+)
 
 
 def _row(

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from django.db import transaction
 
-from pipelines import budgets, context, effects, outcomes, postures
+from pipelines import awaited_runs, budgets, context, effects, outcomes, postures
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.jobs import Job
@@ -52,6 +52,7 @@ class Result:
     usage: dict[str, Any] | None = None
     effects: list[Told] = field(default_factory=list)
     checkpoint: Left | None = None
+    awaits_runs: Sequence[uuid.UUID] = ()  # of `waiting`: runs that the stage started, and no decision
 
     def body(self) -> str:
         return json_text(self.output)
@@ -63,6 +64,8 @@ class Result:
             told.append([effect.as_wire() for effect in self.effects])
         if self.checkpoint:
             told.append([self.checkpoint.state, self.checkpoint.posture])
+        if self.awaits_runs:
+            told.append({"awaits": sorted(map(str, self.awaits_runs))})
         return sha256(json.dumps(told, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -173,11 +176,12 @@ class _Desk:
             self._late.append(self._evidence(result, digest, why_not))
             receipt.code = "stale_execution"
             return
+        links = awaited_runs.links_of(stage, result.awaits_runs) if result.awaits_runs else []
         if result.checkpoint is not None:
             postures.leave(self._moves, stage, attempt, result.checkpoint, result.effects)
         elif result.effects:
             self._moves.effects.tell(stage, attempt, result.effects)
-        self._apply(stage, attempt, result, digest)
+        self._apply(stage, attempt, result, digest, links)
         self._applied[attempt.id] = digest
         receipt.accepted = True
 
@@ -200,7 +204,9 @@ class _Desk:
             return "another request"
         return ""
 
-    def _apply(self, stage: StageRow, attempt: AttemptRow, result: Result, digest: str) -> None:
+    def _apply(
+        self, stage: StageRow, attempt: AttemptRow, result: Result, digest: str, links: Sequence[uuid.UUID]
+    ) -> None:
         self._context += context.rows(stage.run_id, result.context_items, attempt.id)
         self._logs += [{**line, "attempt": attempt.id} for line in result.logs]
         facts: dict[str, Any] = {"result_digest": digest, "usage": result.usage}
@@ -216,6 +222,9 @@ class _Desk:
                 traceback=result.traceback,
                 **facts,
             )
+            return
+        if links:
+            outcomes.wait_for_runs(self._moves, stage, attempt, links, **facts)
             return
         body = result.body()
         limit = self._moves.runs[stage.run_id].limits.allowance(stage.options)

@@ -16,7 +16,7 @@ from django.db.models import TextChoices
 class RunStatus(TextChoices):
     QUEUED = "queued"  # left when the first stage is dispatched, waits, or a person pauses or cancels
     RUNNING = "running"  # something is active, or ready in a run that has started
-    WAITING = "waiting"  # only gates, imports or timers are left
+    WAITING = "waiting"  # only gates, imports, other runs or timers are left
     PAUSING = "pausing"  # a person paused; running attempts finish, nothing new is handed out
     PAUSED = "paused"  # paused and nothing is active; left by resume, cancel, deadline or the run's end
     BLOCKED = "blocked"  # a stage waits for reconciliation: a person must act
@@ -31,7 +31,7 @@ class StageState(TextChoices):
     DISPATCHED = "dispatched"  # handed out, lease not yet acquired
     RUNNING = "running"  # a worker session holds the lease
     RETRY_SCHEDULED = "retry_scheduled"  # becomes due by the clock
-    WAITING = "waiting"  # a gate is open, or an import is awaited
+    WAITING = "waiting"  # a gate is open, an import is awaited, or runs that it started are
     NEEDS_RECONCILIATION = "needs_reconciliation"  # an outside effect may have happened
     COMPLETED = "completed"
     FAILED = "failed"
@@ -45,7 +45,7 @@ class AttemptState(TextChoices):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
-    WAITING = "waiting"  # ended by asking for a decision
+    WAITING = "waiting"  # ended by asking for a decision, or by waiting for other runs
     RELEASED = "released"
     UNDELIVERED = "undelivered"
     LOST = "lost"
@@ -197,6 +197,9 @@ STAGE_MOVES: dict[str, dict[StageState, StageState]] = {
     "offer_import": {S.WAITING: S.WAITING},  # taken, and a gate stands after the work
     "retry_import": {S.WAITING: S.READY},  # there is nobody to spare: the next answer is awaited at once
     "fail_import": {S.WAITING: S.FAILED},
+    # runs that it started
+    "await_runs": {S.RUNNING: S.WAITING},
+    "runs_ended": {S.WAITING: S.READY},  # in the same epoch, nothing counted
     # gates
     "approve_after": {S.WAITING: S.COMPLETED},
     "approve_before": {S.WAITING: S.READY},

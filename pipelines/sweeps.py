@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import lanes, outcomes, throttle_lines
+from pipelines import awaited_runs, lanes, outcomes, throttle_lines
 from pipelines.moves import AttemptRow, Moves
 from pipelines.sql import query
 from pipelines.states import NoticeKind, StageState
@@ -35,6 +35,7 @@ def sweep() -> dict[str, int]:
         "gates": expire_gates(),
         "pauses": end_pauses(),
         "stuck": move_on_stuck_runs(),
+        "children": awaited_runs.sweep(),  # after what may have ended their parents, or them
         "lines": throttle_lines.sweep(),
         "let_in": lanes.let_in(),  # last: where the others made room
     }

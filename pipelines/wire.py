@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines.artifact_storing import Stored
 from pipelines.checkpoints import Written
+from pipelines.children import Child, Started
 from pipelines.context import REDACTED
 from pipelines.intents import Answer
 from pipelines.jobs import Job, Lease
@@ -120,9 +121,9 @@ def job_body(job: Job) -> dict[str, Any]:
     }
     if job.recovery:
         body["recovery"] = job.recovery
-    if job.baseline:
     if job.source_digest:
         body["sourceDigest"] = job.source_digest
+    if job.baseline:
         body["baseline"] = [
             {"name": one["name"], "artifactId": one["artifact_id"], "sha256": one["sha256"]} for one in job.baseline
         ]
@@ -167,6 +168,32 @@ def stored_body(stored: Stored) -> dict[str, Any]:
         "size": stored.size,
         "created": stored.is_new,
     }
+
+
+def started_body(started: Started) -> dict[str, Any]:
+    """The answer about a run that a stage started."""
+    return {"created": started.created, "run": _child(started.child)}
+
+
+def children_body(seen: Sequence[Child]) -> dict[str, Any]:
+    """The answer about runs that a stage started before."""
+    return {"runs": [_child(child) for child in seen]}
+
+
+def _child(child: Child) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "runId": str(child.run_id),
+        "startedRunId": str(child.started),
+        "key": child.key,
+        "name": child.name,
+        "status": child.status,
+        "isTerminal": child.is_terminal,
+        "outputs": child.outputs,
+        "leftOut": list(child.left_out),
+    }
+    if child.failure_code or child.failure_message:
+        body["failure"] = {"code": child.failure_code, "message": child.failure_message}
+    return body
 
 
 def lease_body(lease: Lease) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from django.db import InterfaceError, OperationalError, transaction
 
 from approvals import requests
 from approvals.rules import Requirement
-from pipelines import audit, baselines, context, lanes
+from pipelines import audit, baselines, children, context, lanes
 from pipelines.access import FORK, FORK_PROTECTED, Actor
 from pipelines.audit import DENIED, NO_OP, Entry, audited
-from pipelines.creation import Draft, Origin, Place, insert_runs, stage_row
+from pipelines.creation import Draft, Origin, Parent, Place, insert_runs, stage_row
 from pipelines.errors import Refusal
 from pipelines.ids import new_id
 from pipelines.models import Environment, Event, Release, Run
@@ -334,6 +334,7 @@ def _make(operation: Operation, world: ForkWorld, plan: Plan) -> None:
     found = {stage.name: (stage.state.value, stage.stale) for stage in moves.stages.values()}
     if found != planned:
         raise IllegalMove(f"the {operation.kind} of run {source.id} became {found}, planned was {planned}")
+    children.follow_fork(source, target, who)
     if world.is_held and source.lane_id is not None:
         lanes.let_in_later([source.lane_id])
 
@@ -356,6 +357,7 @@ def _draft(operation: Operation, source: Run, world: ForkWorld, rows: list[dict[
         user_id=operation.requested_by_id,
         recovered_from=source.id,
         origin=_origin(source, world),
+        parent=Parent(source.parent_id, source.depth) if source.parent_id else None,
         recovery={
             "type": operation.kind,
             "original_execution_id": str(source.id),

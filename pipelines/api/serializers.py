@@ -28,7 +28,7 @@ from pipelines.api.shapes import (
 )
 from pipelines.effects import FIRST_WORD, MOST_EFFECTS
 from pipelines.limits import LARGEST_OUTPUT, MIB, MOST_ATTEMPTS, MOST_BYTES, TEN_YEARS
-from pipelines.models import GateMoment, ReconciliationKind, Role
+from pipelines.models import Follow, GateMoment, OnParentEnd, ReconciliationKind, Role
 from pipelines.models.runs import EffectMode, EffectProtocol, StageMode
 from pipelines.postures import MOST_SIDE_EFFECTS, Left
 from pipelines.states import EffectClass, EffectState, RunStatus, StageState
@@ -39,6 +39,7 @@ INPUT_BYTES = 256 * 1024
 MOST_STAGES = 100
 MOST_RECIPIENTS = 10
 MOST_BASELINES = 20
+MOST_CHILDREN = 1_000  # looked at, or waited for, at once
 MOST_SENDINGS = 200  # of a worker session, over all its handlers
 MOST_PAIRS = 100
 MOST_RESULTS = 200
@@ -377,7 +378,10 @@ class Release(OfAttempt):
 
 
 class StageResult(OfAttempt):
-    """What a worker reports of one attempt (P52). An output that is too large is taken, and fails the stage."""
+    """What a worker reports of one attempt (P52). An output that is too large is taken, and fails the stage.
+
+    With `awaitsRuns` one that is `waiting` waits for runs that the stage started, and for no decision (N9).
+    """
 
     attempt = Whole(min_value=1, max_value=2**31 - 1)
     request_digest = Text(max_length=64, required=False)
@@ -392,6 +396,34 @@ class StageResult(OfAttempt):
     usage = JsonObject(max_bytes=16 * 1024, required=False)
     effects = ListOf(child=EffectTold(), max_length=MOST_EFFECTS, default=list)
     checkpoint = LeftBehind(required=False)
+    awaits_runs = ListOf(child=Identifier(), min_length=1, max_length=MOST_CHILDREN, required=False)
+
+    @staticmethod
+    def rule(clean: dict[str, Any]) -> Problems:
+        if "awaits_runs" in clean and clean["status"] != "waiting":
+            return [("awaits_runs", "belongs to a result that is waiting")]
+        if "awaits_runs" in clean and "output" in clean:
+            return [("output", "what waits for runs has none yet")]
+        return []
+
+
+class ChildIntent(OfAttempt):
+    """The run that a stage wants under its key: inline `stages` with a `name`, or a managed `pipeline` with `input`."""
+
+    key = Text(max_length=KEY, trim=True, control=False)
+    name = Text(max_length=NAME, control=False, required=False)
+    stages = ListOf(child=StageIntent(), min_length=1, max_length=MOST_STAGES, required=False)
+    pipeline = Text(max_length=100, required=False)
+    input = JsonObject(max_bytes=INPUT_BYTES, exact=True, required=False)
+    environment = Text(max_length=100, required=False)
+    on_parent_end = OneOf(OnParentEnd.values, default=OnParentEnd.CANCEL.value)
+    follow = OneOf(Follow.values, default=Follow.FORK.value)
+
+    rule = RunIntent.rule
+
+
+class ChildrenLookedAt(OfAttempt):
+    runs = ListOf(child=Identifier(), min_length=1, max_length=MOST_CHILDREN)
 
 
 class SignalSent(Camel):
@@ -666,7 +698,7 @@ class EarlierEffect(Camel):
 
 
 class EffectAnswer(Camel):
-    """`earlier`: how an earlier attempt of the epoch settled the effect that is intended now."""
+    """`earlier`: how an earlier attempt of the epoch left the effect that is intended now."""
 
     effect_id = Identifier()
     state = OneOf(EffectState.values)

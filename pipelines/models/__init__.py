@@ -17,6 +17,7 @@ from pipelines.models.boundaries import (
     Termination,
 )
 from pipelines.models.checkpoints import Checkpoint, CheckpointEvidence, LocalKeyring
+from pipelines.models.children import ChildRun, Follow, OnParentEnd
 from pipelines.models.definitions import (
     ApiKey,
     Application,
@@ -78,6 +79,7 @@ __all__ = [
     "CatchUp",
     "Checkpoint",
     "CheckpointEvidence",
+    "ChildRun",
     "ContentPlace",
     "ContextItem",
     "DeadLetter",
@@ -86,6 +88,7 @@ __all__ = [
     "EffectProtocol",
     "Environment",
     "Event",
+    "Follow",
     "Gate",
     "GateDecision",
     "GateMoment",
@@ -96,6 +99,7 @@ __all__ = [
     "LogLine",
     "Member",
     "Notice",
+    "OnParentEnd",
     "OverlapPolicy",
     "PersonalToken",
     "Pipeline",

@@ -87,6 +87,7 @@ class ReconciliationKind(models.TextChoices):
     OPEN_GATE = "open_gate"
     AWAITED_IMPORT = "awaited_import"  # somebody elsewhere may still be at work on it
     PROCESS_LEFT = "process_left"  # a process that its worker could not stop
+    CHILD_RUN = "child_run"  # a run that a stage had started, to go on when its own ends
 
 
 class ReconciliationItem(models.Model):

@@ -97,6 +97,17 @@ class Run(models.Model):
     through_blackout = models.BooleanField(
         default=False, db_default=False, help_text="somebody gave a reason to start it in a blackout"
     )
+    parent = models.ForeignKey(
+        "self",
+        models.DO_NOTHING,
+        null=True,
+        related_name="children",
+        db_index=False,
+        db_constraint=False,
+        help_text="the run whose stage started it, or started what it was forked from; that may be gone",
+    )
+    depth = models.PositiveSmallIntegerField(default=0, db_default=0, help_text="how many runs stand above it")
+    has_children = models.BooleanField(default=False, db_default=False, help_text="a stage of it started other runs")
     created_at = models.DateTimeField(db_default=RecourseNow())
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
@@ -126,6 +137,9 @@ class Run(models.Model):
                 fields=["recovered_from", "-created_at"],
                 name="run_forks",
                 condition=Q(recovered_from__isnull=False),
+            ),
+            models.Index(
+                fields=["parent", "-created_at", "-id"], name="run_of_parent", condition=Q(parent__isnull=False)
             ),
             models.Index(
                 fields=["deadline_at"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from recourse.context import StageContext
-from recourse.errors import Release, StageFailure, Stopped
+from recourse.errors import Parked, Release, StageFailure, Stopped
 from recourse.handlers import Registry
 from recourse.jobs import Job
 from recourse.results import Failure, Success, Waiting
@@ -56,7 +56,7 @@ def run(
         return asyncio.run(work) if loop is None else asyncio.run_coroutine_threadsafe(work, loop).result()
     try:
         value = handler.function(context)
-    except (Exception, SystemExit) as error:  # noqa: BLE001
+    except (Exception, SystemExit, Parked) as error:  # noqa: BLE001
         return _from_exception(context, registry, error)
     return _from_value(context, value)
 
@@ -67,7 +67,7 @@ async def run_async(job: Job, registry: Registry, *, context: StageContext | Non
     context = context or StageContext(job)
     try:
         value = await handler.function(context)
-    except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
+    except (Exception, SystemExit, asyncio.CancelledError, Parked, BaseExceptionGroup) as error:  # noqa: BLE001
         return _from_exception(context, registry, error)
     return _from_value(context, value)
 
@@ -114,6 +114,11 @@ def _from_value(context: StageContext, value: Any) -> Report:
 
 
 def _from_exception(context: StageContext, registry: Registry, error: BaseException) -> Report:
+    if awaited := _parked_for(error):
+        body = _head(context.job, "waiting")
+        body["awaitsRuns"] = awaited
+        _add_extras(body, context)
+        return _sealed(context, "waiting", body)
     if isinstance(error, Release):
         body = {"executionId": context.job.execution_id}
         return Report("released", body, _encode(body))
@@ -125,6 +130,25 @@ def _from_exception(context: StageContext, registry: Registry, error: BaseExcept
     code, retryable = registry.code_of(error)
     message = "".join(traceback.format_exception_only(error)).strip()
     return failure_report(context, code, message, retryable=retryable, trace=trace)
+
+
+def _parked_for(error: BaseException) -> list[str]:
+    """The runs for whose end the handler parked; none when it ended in any other way, in one of its tasks too."""
+    if isinstance(error, Parked):
+        return error.run_ids
+    if isinstance(error, BaseExceptionGroup):
+        parked, others = error.split(Parked)
+        if parked is not None and others is None:
+            return list(dict.fromkeys(run_id for one in _leaves(parked) for run_id in one.run_ids))
+    return []
+
+
+def _leaves(group: BaseExceptionGroup[Any]) -> list[Parked]:
+    return [
+        leaf
+        for one in group.exceptions
+        for leaf in (_leaves(one) if isinstance(one, BaseExceptionGroup) else [one] if isinstance(one, Parked) else [])
+    ]
 
 
 def _head(job: Job, status: Outcome) -> dict[str, Any]:

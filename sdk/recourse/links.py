@@ -24,7 +24,7 @@ from recourse.shelf import Shelf
 log = logging.getLogger("recourse.worker")
 
 InStore = Literal["store/table", "store/read", "store/insert", "store/upsert", "store/delete"]
-Stored = Literal["effects", "checkpoints", "artifacts"] | InStore
+Stored = Literal["effects", "checkpoints", "artifacts", "runs", "runs/look"] | InStore
 
 REFUSED: Mapping[Stored, str] = {
     "effects": "EFFECT_REFUSED",
@@ -35,6 +35,8 @@ REFUSED: Mapping[Stored, str] = {
     "store/insert": "STORE_REFUSED",
     "store/upsert": "STORE_REFUSED",
     "store/delete": "STORE_REFUSED",
+    "runs": "RUN_REFUSED",
+    "runs/look": "RUN_REFUSED",
 }
 SAID_APART = frozenset({"store_conflict", "store_quota_exceeded", "store_closed"})  # retries can tell them
 NOT_OURS = frozenset({"stale_execution", "not_found", "execution_state_invalid", "deadline_exceeded"})
@@ -62,6 +64,7 @@ class Recorder:
         self.written: list[tuple[Stored, Mapping[str, Any]]] = []
         self._artifacts: dict[str, Mapping[str, Any]] = {}
         self._shelf = Shelf()
+        self._runs: dict[str, dict[str, Any]] = {}
 
     def write(self, what: Stored, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self.written.append((what, body))
@@ -73,7 +76,22 @@ class Recorder:
             return {"artifactId": artifact_id}
         if what.startswith("store/"):
             return self._shelf.answer(what, body)
+        if what == "runs":
+            return self._started(body)
+        if what == "runs/look":
+            return {"runs": [{**self._runs[run_id], "status": "completed"} for run_id in body["runs"]]}
         return {"effects": [{"effectId": str(uuid.uuid4()), "state": item["state"]} for item in body["effects"]]}
+
+    def _started(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A run that has completed, with no outputs, when it is next looked at; one for each key."""
+        known = next((run for run in self._runs.values() if run["key"] == body["key"]), None)
+        created = known is None
+        if known is None:
+            run_id = str(uuid.uuid4())
+            name = body.get("name") or body.get("pipeline") or ""
+            known = {"runId": run_id, "startedRunId": run_id, "key": body["key"], "name": name, "status": "queued"}
+            self._runs[run_id] = known
+        return {"created": created, "run": known}
 
     def load(self, artifact_id: str) -> Mapping[str, Any]:
         """What was stored here before under that id."""

@@ -24,6 +24,18 @@ INVARIANTS: dict[str, str] = {
         SELECT a.id FROM pipelines_attempt a JOIN pipelines_attempt b ON b.stage_id = a.stage_id
         WHERE b.number > a.number AND b.epoch < a.epoch
     """,
+    "N9 a stage that waits for runs awaits one at the least that has not ended, and no other stage awaits any": """
+        SELECT s.id, s.state, array_agg(c.status) FROM pipelines_childrun l
+        JOIN pipelines_stage s ON s.id = l.stage_id JOIN pipelines_run c ON c.id = l.run_id WHERE l.awaited
+        GROUP BY s.id HAVING s.state <> 'waiting' OR bool_and(c.status IN ('completed', 'failed', 'cancelled'))
+    """,
+    "F73 what was to end with a parent that has ended has ended": """
+        SELECT l.id, c.status FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.ending
+    """,
+    "F129 whose end concerns others says so: every parent, and every child with the forks of it": """
+        SELECT l.id FROM pipelines_childrun l JOIN pipelines_run p ON p.id = l.parent_id
+        JOIN pipelines_run c ON c.id = l.run_id WHERE NOT p.has_children OR c.parent_id IS NULL OR c.depth = 0
+    """,
     "I2 an active stage, or an awaited import, has exactly one active attempt, its last; no other stage has any": f"""
         SELECT s.id, s.state, array_agg(a.state || a.number) FROM pipelines_stage s
         LEFT JOIN pipelines_attempt a ON a.stage_id = s.id AND a.state IN {ACTIVE} GROUP BY s.id
@@ -138,11 +150,12 @@ INVARIANTS: dict[str, str] = {
             OR count(d.id) FILTER (WHERE NOT d.approved) > 1
             OR (g.require_person AND count(d.application_id) > 0)
     """,
-    "a waiting stage has exactly one open gate, of its epoch, or is an awaited import; no other has any": f"""
+    "a waiting stage has one open gate, of its epoch, or is an awaited import, or awaits runs; no other has any": f"""
         SELECT s.id, s.state, count(g.id) FROM pipelines_stage s
         LEFT JOIN pipelines_gate g ON g.stage_id = s.id AND g.state = 'open' GROUP BY s.id
         HAVING (s.state = 'waiting' AND NOT (s.mode = 'import' AND EXISTS (SELECT FROM pipelines_attempt a
-                WHERE a.stage_id = s.id AND a.state IN {ACTIVE}))) <> (count(g.id) = 1) OR count(g.id) > 1
+                WHERE a.stage_id = s.id AND a.state IN {ACTIVE})) AND NOT EXISTS (SELECT FROM pipelines_childrun l
+                WHERE l.stage_id = s.id AND l.awaited)) <> (count(g.id) = 1) OR count(g.id) > 1
             OR (count(g.id) = 1 AND max(g.epoch) <> s.epoch)
     """,
     "I10, I11 every fork has the id that one operation reserved, with a verdict, and says so": """
