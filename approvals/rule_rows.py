@@ -91,14 +91,30 @@ def unknown_places(workspace_id: uuid.UUID, environments: Sequence[str], pipelin
 
 def add_rule(*, actor: Actor, wanted: Mapping[str, Any]) -> ApprovalRule:
     """A new rule, which binds what is asked for from now on. `wanted` has all of `FIELDS`, and `enabled`."""
+    row, _ = _add(actor, wanted, once=False)
+    return row
+
+
+def add_rule_once(*, actor: Actor, wanted: Mapping[str, Any]) -> tuple[ApprovalRule, bool]:
+    """As `add_rule`, and whether it is new: a rule that says just this is the one that was wanted, so that whoever
+    heard no answer may ask again.
+    """
+    return _add(actor, wanted, once=True)
+
+
+def _add(actor: Actor, wanted: Mapping[str, Any], *, once: bool) -> tuple[ApprovalRule, bool]:
     given = _once(wanted)
     row = ApprovalRule(workspace_id=actor.workspace_id, **given)
     with audited(actor, SAVE, id=str(row.id), name=row.name, after=given) as entry:
         actor.require(ADMINISTER)
         hold(actor.workspace_id)
+        same = ApprovalRule.objects.filter(workspace_id=actor.workspace_id, **given).first() if once else None
+        if same is not None:
+            entry.outcome, entry.data["id"] = NO_OP, str(same.id)
+            return same, False
         _save(row, entry)
     row.refresh_from_db()
-    return row
+    return row, True
 
 
 def change_rule(rule_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, Any]) -> ApprovalRule:

@@ -96,7 +96,9 @@ class RuleItem(Shape):
 
 
 class ApprovalRules(OperationsEndpoint):
-    """Who must agree to which operations, newest first."""
+    """Who must agree to which operations, newest first. POST makes a rule; the same again changes nothing, and answers
+    200.
+    """
 
     access = {"GET": VIEW, "POST": ADMINISTER}
     bodies = {"POST": RuleRequest}
@@ -109,10 +111,10 @@ class ApprovalRules(OperationsEndpoint):
         page = page_of(rows, read_cut(call.params))
         return page_answer(call.request, page, rule_items(page.rows, call.actor))
 
-    @extend_schema(request=RuleRequest, responses={201: RuleItem})
+    @extend_schema(request=RuleRequest, responses={201: RuleItem, 200: RuleItem})
     def post(self, call: Call) -> HttpResponse:
-        row = rule_rows.add_rule(actor=call.actor, wanted={**DEFAULTS, **call.body})
-        return answer(rule_items([row], call.actor)[0], 201)
+        row, is_new = rule_rows.add_rule_once(actor=call.actor, wanted={**DEFAULTS, **call.body})
+        return answer(rule_items([row], call.actor)[0], 201 if is_new else 200)
 
 
 class OneApprovalRule(OperationsEndpoint):

@@ -82,6 +82,22 @@ def create(
     Refused: `permission_denied`; `environment_unknown`; `timezone_invalid`, also for a zone that the database does not
     know; `validation_error` by field.
     """
+    row, _ = _create(actor, wanted, environment, trigger_id, once=False)
+    return row
+
+
+def create_once(
+    *, actor: Actor, wanted: Mapping[str, Any], environment: str | None = None, trigger_id: uuid.UUID | None = None
+) -> tuple[Blackout, bool]:
+    """As `create`, and whether it is new: one of the actor's own that says just this, for the same place, is the one
+    that was wanted, so that whoever heard no answer may ask again.
+    """
+    return _create(actor, wanted, environment, trigger_id, once=True)
+
+
+def _create(
+    actor: Actor, wanted: Mapping[str, Any], environment: str | None, trigger_id: uuid.UUID | None, *, once: bool
+) -> tuple[Blackout, bool]:
     with audited(actor, SAVE, name=wanted.get("name", "")) as entry:
         actor.require(RELEASE)
         _hold(actor.workspace_id)
@@ -91,12 +107,24 @@ def create(
         for name, value in wanted.items():
             setattr(row, name, value)
         _check(row)
+        if once and (same := _same(row)):
+            entry.outcome = NO_OP
+            entry.data |= {"id": str(same.id), **_where(same)}
+            return same, False
         _check_room(actor.workspace_id)
         row.save()
         entry.data |= {"id": str(row.id), **_where(row)}
         entry.after = told(row)
     row.refresh_from_db(fields=["created_at"])
-    return row
+    return row, True
+
+
+def _same(row: Blackout) -> Blackout | None:
+    """The blackout of the same person that says just what this one would."""
+    said = {name: getattr(row, name) for name in (*FIELDS, "environment_id", "trigger_id", "created_by_id")}
+    left_out = {f"{name}__isnull": True for name, value in said.items() if value is None}
+    given = {name: value for name, value in said.items() if value is not None}
+    return rows(row.workspace_id).filter(is_freeze=False, **given, **left_out).first()
 
 
 def change(blackout_id: uuid.UUID, *, actor: Actor, changes: Mapping[str, Any]) -> Blackout:

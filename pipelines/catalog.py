@@ -123,13 +123,38 @@ def add_policy(
 
     What is under way holds no slot of it and counts for no rate.
     """
-    with audited(actor, "policy.add", policy=name, kind=kind, match=match, rule=rule, status=status):
+    wanted = Policy(
+        workspace_id=actor.workspace_id, name=name, kind=kind, match=dict(match), rule=dict(rule), status=status
+    )
+    return _add_policy(wanted, actor, once=False)
+
+
+def add_policy_once(
+    *, actor: Actor, name: str, kind: str, match: Mapping[str, Any], rule: Mapping[str, Any], status: str
+) -> tuple[Policy, bool]:
+    """As `add_policy`, and whether it is new: a policy that says just this is the one that was wanted, so that whoever
+    heard no answer may ask again.
+    """
+    wanted = Policy(
+        workspace_id=actor.workspace_id, name=name, kind=kind, match=dict(match), rule=dict(rule), status=status
+    )
+    policy = _add_policy(wanted, actor, once=True)
+    return policy, policy is wanted
+
+
+def _add_policy(policy: Policy, actor: Actor, *, once: bool) -> Policy:
+    told = {"kind": policy.kind, "match": policy.match, "rule": policy.rule, "status": policy.status}
+    with audited(actor, "policy.add", policy=policy.name, **told) as entry:
         actor.require(ADMINISTER)
-        policy = Policy(
-            workspace_id=actor.workspace_id, name=name, kind=kind, match=dict(match), rule=dict(rule), status=status
-        )
-        _save(policy, "policy_name_once_per_workspace", "name", "another policy has this name")
-        if kind in THROTTLES:
+        try:
+            _save(policy, "policy_name_once_per_workspace", "name", "another policy has this name")
+        except Refusal:
+            same = Policy.objects.filter(workspace_id=actor.workspace_id, name=policy.name, **told).first()
+            if not once or same is None:
+                raise
+            entry.outcome = NO_OP
+            return same
+        if policy.kind in THROTTLES:
             throttle_lines.put_right_later(actor.workspace_id, policy.pk)
         policy.refresh_from_db()
     return policy

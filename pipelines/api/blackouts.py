@@ -171,7 +171,9 @@ class LiftAnswer(FreezeAnswer):
 
 
 class Blackouts(OperationsEndpoint):
-    """The times in which nothing starts, newest first, freezes among them; POST makes one."""
+    """The times in which nothing starts, newest first, freezes among them; POST makes one. The same again changes
+    nothing, and answers 200.
+    """
 
     access = {"GET": VIEW, "POST": RELEASE}
     bodies = {"POST": BlackoutRequest}
@@ -184,12 +186,12 @@ class Blackouts(OperationsEndpoint):
         page = page_of(rows, read_cut(call.params))
         return page_answer(call.request, page, blackout_items(page.rows))
 
-    @extend_schema(request=BlackoutRequest, responses={201: BlackoutItem})
+    @extend_schema(request=BlackoutRequest, responses={201: BlackoutItem, 200: BlackoutItem})
     def post(self, call: Call) -> HttpResponse:
         wanted = dict(call.body)
         where = {name: wanted.pop(name, None) for name in ("environment", "trigger_id")}
-        row = blackout_rows.create(actor=call.actor, wanted=wanted, **where)
-        return answer(blackout_items([row])[0], 201)
+        row, is_new = blackout_rows.create_once(actor=call.actor, wanted=wanted, **where)
+        return answer(blackout_items([row])[0], 201 if is_new else 200)
 
 
 class OneBlackout(OperationsEndpoint):

@@ -318,7 +318,9 @@ class ReviewRelease(OperationsEndpoint):
 
 
 class Policies(OperationsEndpoint):
-    """The rules that target stages and outrank their own options."""
+    """The rules that target stages and outrank their own options. POST makes one; the same again changes nothing, and
+    answers 200.
+    """
 
     access = {"GET": VIEW, "POST": ADMINISTER}
     bodies = {"POST": wire.PolicyRequest}
@@ -331,9 +333,10 @@ class Policies(OperationsEndpoint):
         page = page_of(rows, read_cut(call.params))
         return page_answer(call.request, page, [wire.policy_item(one) for one in page.rows])
 
-    @extend_schema(request=wire.PolicyRequest, responses={201: wire.PolicyItem})
+    @extend_schema(request=wire.PolicyRequest, responses={201: wire.PolicyItem, 200: wire.PolicyItem})
     def post(self, call: Call) -> HttpResponse:
-        return answer(wire.policy_item(catalog.add_policy(actor=call.actor, **call.body)), 201)
+        policy, is_new = catalog.add_policy_once(actor=call.actor, **call.body)
+        return answer(wire.policy_item(policy), 201 if is_new else 200)
 
 
 class OnePolicy(OperationsEndpoint):

@@ -153,8 +153,8 @@ def test_a_workspace_has_so_many_that_are_not_over(
 ) -> None:
     monkeypatch.setattr(blackout_rows, "MOST", 2)
     over = period(workspace, "2020-01-01T00:00:00", "2020-01-02T00:00:00")
-    make(releaser)
-    make(releaser)
+    make(releaser, name="first")
+    make(releaser, name="second")
     answer = releaser.post("/v1/blackouts", NIGHTS)
     assert (answer.status_code, answer.json()["code"]) == (400, "validation_error")
     again = releaser.patch(f"/v1/blackouts/{over.id}", {"ends_at": "2100-01-01T00:00:00Z"})
