@@ -19,8 +19,10 @@ from recourse.texts import printable, shortened
 if TYPE_CHECKING:
     from recourse.authoring import Loaded, Pipeline
     from recourse.client import SyncClient
+    from recourse.models.operations import PlaceChanged
+    from recourse.models.operations import ReleasePlanView as Plan
+    from recourse.models.operations import ReleaseView as Release
 
-Answer = dict[str, Any]
 DONE, WAITS = 0, 4
 MOST_VALUE = 200
 ENVIRONMENT = "development"
@@ -56,21 +58,23 @@ def add_commands(topics: Any) -> None:
 def _deploy(client: SyncClient, options: argparse.Namespace) -> int:
     loaded = read(options.file, options.slug)
     console = _Console(client, options.environment)
-    planned = [(one, console.plan(one, _document(one, loaded))) for one in loaded.pipelines]
-    told: list[Answer] = []
-    for pipeline, plan in planned:
+    documents = [(one, one.definition(loaded.source)) for one in loaded.pipelines]
+    planned = [(pipeline, document, console.plan(pipeline, document)) for pipeline, document in documents]
+    made: list[tuple[Plan, Release | None]] = []
+    for pipeline, document, plan in planned:
         _say(options, lines_of_plan(plan))
-        release = None if options.dry_run else _release(console, pipeline, plan, loaded, options)
+        release = None if options.dry_run else console.release(pipeline, document, plan, activate=options.activate)
         if release is not None:
             _say(options, lines_of_release(release, wanted=options.activate))
         elif not options.dry_run:
             _say(options, ["nothing was changed"])
-        told.append({"plan": plan, "release": release})
+        made.append((plan, release))
     if options.json:
-        sys.stdout.write(json.dumps({"pipelines": told}, indent=2, ensure_ascii=False) + "\n")
+        told = {"pipelines": [{"plan": plan, "release": release} for plan, release in made]}
+        sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     elif not options.dry_run:
         _say(options, [f"its worker: recourse worker run --handlers {_handlers(options)}"])
-    waits = options.activate and any(one["release"] and one["release"]["needs_review"] for one in told)
+    waits = options.activate and any(release is not None and release["needs_review"] for _, release in made)
     return WAITS if waits else DONE
 
 
@@ -94,59 +98,36 @@ def read(file: str, slug: str | None) -> Loaded:
 
 
 class _Console:
-    """The three questions that are asked."""
+    """What is asked of it, in one environment."""
 
     def __init__(self, client: SyncClient, environment: str) -> None:
         self._client = client
         self._environment = environment
 
-    def plan(self, pipeline: Pipeline, document: Mapping[str, Any]) -> Answer:
-        return self._post_release(pipeline, document, dry_run=True)
-
-    def register(self, pipeline: Pipeline, document: Mapping[str, Any], *, activate: bool) -> Answer:
-        return self._post_release(pipeline, document, activate=activate)
-
-    def create(self, pipeline: Pipeline) -> None:
-        told = {"slug": pipeline.slug, "name": pipeline.name, "description": pipeline.description}
-        self._post("v1/pipelines", told)
-
-    def _post_release(self, pipeline: Pipeline, document: Mapping[str, Any], **more: bool) -> Answer:
-        body = {"pipeline": pipeline.slug, "environment": self._environment, "definition": document, **more}
+    def plan(self, pipeline: Pipeline, document: Mapping[str, Any]) -> Plan:
         try:
-            return self._post("v1/releases", body)
+            return self._client.releases.register.plan(
+                pipeline=pipeline.slug, environment=self._environment, definition=document
+            )
         except ApiError as refusal:
             if refusal.code != "environment_unknown":
                 raise
-            raise ConfigurationError(f"{refusal.detail}; there are: {', '.join(self._environments())}") from refusal
+            there = ", ".join(one["slug"] for one in self._client.environments.list()["results"])
+            raise ConfigurationError(f"{refusal.detail}; there are: {there}") from refusal
 
-    def _environments(self) -> list[str]:
-        return [str(one["slug"]) for one in self._ask("GET", "v1/environments", None)["results"]]
-
-    def _post(self, path: str, body: Mapping[str, Any]) -> Answer:
-        return self._ask("POST", path, body)
-
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
-        from recourse.calls import Call
-
-        return self._client._send(Call(method, path, body, person=True))  # noqa: SLF001
-
-
-def _release(
-    console: _Console, pipeline: Pipeline, plan: Answer, loaded: Loaded, options: argparse.Namespace
-) -> Answer | None:
-    """The release as it is now; None where it was so before."""
-    if plan["release_id"] is not None and (plan["status"] == "active" or not options.activate):
-        return None
-    if plan["is_new_pipeline"]:
-        console.create(pipeline)
-    return console.register(pipeline, _document(pipeline, loaded), activate=options.activate)
+    def release(self, pipeline: Pipeline, document: Mapping[str, Any], plan: Plan, *, activate: bool) -> Release | None:
+        """The release as it is now; None where it was so before."""
+        if plan["release_id"] is not None and (plan["status"] == "active" or not activate):
+            return None
+        if plan["is_new_pipeline"]:
+            told = {"slug": pipeline.slug, "name": pipeline.name, "description": pipeline.description}
+            self._client.pipelines.save(**told)
+        return self._client.releases.register(
+            pipeline=pipeline.slug, environment=self._environment, definition=document, activate=activate
+        )
 
 
-def _document(pipeline: Pipeline, loaded: Loaded) -> Answer:
-    return pipeline.definition(loaded.source)
-
-
-def lines_of_plan(plan: Answer) -> list[str]:
+def lines_of_plan(plan: Plan) -> list[str]:
     """What is otherwise: stages with the places that differ, what is said of the whole, and the code line by line."""
     where = f"{plan['pipeline']} in {plan['environment']}"
     digest = plan["digest"][:12]
@@ -173,7 +154,7 @@ def lines_of_plan(plan: Answer) -> list[str]:
     return lines
 
 
-def lines_of_release(release: Answer, *, wanted: bool) -> list[str]:
+def lines_of_release(release: Release, *, wanted: bool) -> list[str]:
     """What became of it; where somebody must review it first, what to do."""
     told = f"registered as {release['id']}"
     if release["status"] == "active":
@@ -188,8 +169,10 @@ def lines_of_release(release: Answer, *, wanted: bool) -> list[str]:
     return [*lines, "  then deploy again with --activate"] if wanted else lines
 
 
-def _place(place: Mapping[str, Any]) -> str:
-    before, after = (shortened(place[side] or "-", MOST_VALUE).replace("\n", " ") for side in ("before", "after"))
+def _place(place: PlaceChanged) -> str:
+    before, after = (
+        shortened(side or "-", MOST_VALUE).replace("\n", " ") for side in (place["before"], place["after"])
+    )
     return f"{place['path']}: {before} -> {after}"
 
 

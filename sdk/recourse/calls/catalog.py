@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from recourse.calls.base import Call, Some, given, page, put, read, segment, write
-from recourse.calls.methods import Group, Sender_co, asks, iterates, lists
+from recourse.calls.base import Call, Planned, Some, given, page, put, read, segment, write
+from recourse.calls.methods import Group, Sender_co, asks, iterates, lists, plans
 from recourse.models import operations
 from recourse.models.pages import Page
 
@@ -53,13 +53,24 @@ class Releases(Group[Sender_co]):
         """One release with its definition."""
         return read(f"v1/releases/{segment(release_id)}")
 
-    @asks
+    @plans
     def register(
-        self, *, pipeline: str, environment: str, definition: Mapping[str, Any], activate: bool | None = None
-    ) -> Call[operations.ReleaseView]:
-        """Registers a definition for an environment; `activate`: new runs take it from now on."""
+        self,
+        *,
+        pipeline: str,
+        environment: str,
+        definition: Mapping[str, Any],
+        activate: bool | None = None,
+        dry_run: bool = False,
+    ) -> Planned[operations.ReleaseView, operations.ReleasePlanView]:
+        """Registers a definition for an environment; `activate`: new runs take it from now on. Its plan tells what is
+        otherwise than in the release in force.
+        """
         body = given(pipeline=pipeline, environment=environment, definition=definition, activate=activate)
-        return put("v1/releases", body, again="the same definition is the same release, by its digest")
+        if dry_run:
+            return Planned("POST", "v1/releases", body | {"dry_run": True}, person=True)
+        again = "the same definition is the same release, by its digest"
+        return Planned("POST", "v1/releases", body, again=again, person=True)
 
     @asks
     def activate(
