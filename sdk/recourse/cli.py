@@ -33,7 +33,7 @@ from recourse.terminal import (
 )
 from recourse.terminal.exits import INTERRUPTED, PIPE_CLOSED, REFUSED, UNKNOWN, WAITS, Refused
 from recourse.terminal.output import Output
-from recourse.terminal.parsing import Parser, command, group, share_options
+from recourse.terminal.parsing import Parser, command, group, help_width, share_options
 from recourse.version import VERSION
 
 # in the order in which `recourse --help` tells them
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> Parser:
     """Everything that can be said, with what it means."""
     parser = Parser(
-        prog="recourse", description=DESCRIPTION, epilog="\n".join([EPILOG.rstrip("\n"), *exits.as_lines()])
+        prog="recourse", description=DESCRIPTION, epilog="\n".join([EPILOG.rstrip("\n"), *exits.as_lines(help_width())])
     )
     parser.add_argument("--version", action="version", version=f"recourse {VERSION}")
     topics = parser.add_subparsers(metavar="TOPIC", title="topics")

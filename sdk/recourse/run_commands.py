@@ -76,7 +76,7 @@ def add_commands(topics: Any) -> None:
         f"recourse import {ID} --stage correctness answer.json",
     )
     for one in (retry, export, take):
-        one.add_argument("--stage", required=True, metavar="NAME")
+        one.add_argument("--stage", required=True, metavar="NAME", help="the stage's name")
     for one in (retry, go_on, cancel, take):
         one.add_argument("--reason", metavar="TEXT", help="kept with the act, for whoever looks later")
         one.add_argument("--by", metavar="NAME", help="who you are: refused unless the token is theirs")

@@ -48,9 +48,9 @@ def add_commands(topics: Any) -> None:
             f"recourse approval decide {ID} --approve --dry-run",
         ],
     )
-    decide.add_argument("approval_id", metavar="APPROVAL_ID")
+    decide.add_argument("approval_id", metavar="APPROVAL_ID", help="of the gate or the request")
     answer = decide.add_mutually_exclusive_group(required=True)
-    answer.add_argument("--approve", dest="approved", action="store_true")
+    answer.add_argument("--approve", dest="approved", action="store_true", help="go on as planned")
     answer.add_argument("--reject", dest="approved", action="store_false", help="needs a --reason")
     add_plan_options(decide)
     withdraw = command(
@@ -60,7 +60,7 @@ def add_commands(topics: Any) -> None:
         _withdraw,
         examples=[f"recourse approval withdraw {ID} --reason 'it was the wrong run'"],
     )
-    withdraw.add_argument("approval_id", metavar="APPROVAL_ID")
+    withdraw.add_argument("approval_id", metavar="APPROVAL_ID", help="of the gate or the request")
     withdraw.add_argument("--reason", metavar="TEXT", help="kept with the act, for whoever looks later")
 
 

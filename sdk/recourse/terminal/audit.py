@@ -21,10 +21,10 @@ FOLLOWED = 50  # events of a look; what is beyond is read page by page
 
 EVENTS = (
     Column("at", time_of("at"), whole=True),
-    Column("what", "sentence"),
-    Column("action", "action", rank=2),
+    Column("what", "sentence", least=24),
+    Column("action", "action", rank=2, whole=True),
     Column("outcome", "outcome", rank=1, whole=True, is_status=True),
-    Column("request", "request_id", rank=3),
+    Column("request", "request_id", rank=3, whole=True),
 )
 
 
@@ -46,7 +46,7 @@ def add_commands(topics: Any) -> None:
     add_filters(
         audit,
         {
-            "execution_id": {"metavar": "RUN"},
+            "execution_id": {"metavar": "RUN", "help": "only of this run"},
             "stage_id": {"metavar": "ID"},
             "actor": {"metavar": "NAME"},
             "action": {"metavar": "ACTION", "help": "such as run.cancel"},
@@ -54,7 +54,7 @@ def add_commands(topics: Any) -> None:
             "channel": {"choices": CHANNELS, "metavar": "CHANNEL", "help": ", ".join(CHANNELS)},
             "request_id": {"metavar": "ID"},
             "created_after": {"type": moment, "metavar": "TIME", "help": "with its offset, or 2h for two hours ago"},
-            "created_before": {"type": moment, "metavar": "TIME"},
+            "created_before": {"type": moment, "metavar": "TIME", "help": "as --created-after"},
         },
     )
     add_list_options(audit)

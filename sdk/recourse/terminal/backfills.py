@@ -186,7 +186,7 @@ def _add_wish(verb: Any) -> None:
     verb.add_argument("--order", choices=ORDERS, help="which come first: oldest, newest")
     verb.add_argument("--max-ticks", type=whole(1, MOST_TICKS), metavar="N", help="above 1,000 it must allow them")
     verb.add_argument("--cron", metavar="CRON", help="other ticks than the trigger's own; so the next three")
-    verb.add_argument("--timezone", metavar="ZONE")
+    verb.add_argument("--timezone", metavar="ZONE", help="in which --cron, or the trigger's own, is read")
     verb.add_argument("--gap", choices=GAPS, help="of a time that does not exist: first_existing, shift, skip")
     verb.add_argument("--overlap", choices=OVERLAPS, help="of a time that exists twice: first, second, both")
     verb.add_argument("--override-reason", metavar="TEXT", help="start it although a blackout holds; kept with it")

@@ -63,4 +63,6 @@ def trigger_id(client: Any, text: str) -> str:
     if found:
         several = ", ".join(f"{one['id']} in {one['environment']}" for one in found)
         raise Refused(f"several triggers are called {text}: {several}; give the id")
-    raise Refused(f"no trigger is called {text}; the triggers screen of the console lists them")
+    there = client.triggers.list(page_size=10)
+    known = ", ".join(sorted({one["name"] for one in there["results"]})) or "none"
+    raise Refused(f"no trigger is called {text}; there are: {known}{', and more' if there.get('next') else ''}")

@@ -31,14 +31,14 @@ RUNS = (
     Column("pipeline", "pipeline", rank=4),
     Column("environment", "environment", rank=2),
     Column("created", time_of("created_at"), rank=2, whole=True),
-    Column("failure", lambda run: (run.get("failure") or {}).get("code"), rank=3),
+    Column("failure", lambda run: (run.get("failure") or {}).get("code"), rank=3, whole=True),
 )
 STAGES = (
     Column("stage", "name"),
     Column("status", words_of("status"), whole=True, is_status=True),
     Column("attempt", "attempt", rank=2, whole=True),
     Column("epoch", "epoch", rank=3, whole=True),
-    Column("error", "error_code", rank=1),
+    Column("error", "error_code", rank=1, whole=True),
     Column("finished", time_of("finished_at"), rank=4, whole=True),
     Column("id", "stage_id", rank=5, whole=True),
 )
@@ -86,7 +86,7 @@ def _add_looks(verbs: Any) -> None:
             "error_code": {"metavar": "CODE"},
             "search": {"metavar": "WORDS", "help": "of its name, keywords and context"},
             "created_after": {"type": moment, "metavar": "TIME", "help": "with its offset, or 2h for two hours ago"},
-            "created_before": {"type": moment, "metavar": "TIME"},
+            "created_before": {"type": moment, "metavar": "TIME", "help": "as --created-after"},
             "recovered_from": {"metavar": "RUN", "help": "forks of this run"},
         },
     )

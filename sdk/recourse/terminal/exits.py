@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 DONE, FAULT, REFUSED, STANDS_STILL, WAITS, UNKNOWN, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 3, 4, 5, 130, 141
 
 MEANINGS = {
@@ -20,5 +22,9 @@ class Refused(Exception):
     """The command line itself refuses; nothing was changed. The text says why, for people."""
 
 
-def as_lines() -> list[str]:
-    return [f"  {number:>3}  {meaning}" for number, meaning in MEANINGS.items()]
+def as_lines(width: int) -> list[str]:
+    """The table, for a terminal of this width."""
+    lines: list[str] = []
+    for number, meaning in MEANINGS.items():
+        lines += textwrap.wrap(meaning, max(width, 20), initial_indent=f"  {number:>3}  ", subsequent_indent=" " * 7)
+    return lines

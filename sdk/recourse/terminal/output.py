@@ -55,12 +55,13 @@ STYLES = {
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table. `rank`: 0 always stays, the highest goes first where it is narrow. `whole`: never wrapped,
-    as what is copied must not be: identifiers, times, states."""
+    as what is copied must not be: identifiers, times, states. `least`: where narrower, others give way."""
 
     title: str
     value: str | Value
     rank: int = 0
     whole: bool = False
+    least: int = NARROWEST_TEXT
     is_status: bool = False
 
     def of(self, row: Answer) -> str:
@@ -121,7 +122,7 @@ class Output:
             return
         self.table(columns, answer.get("results") or (), nothing)
         if answer.get("next"):
-            self.lines([f"more: --next '{answer['next']}', or --all"])
+            self.note("there are more: --limit N up to 200, --all, or --next with the URL that --json tells")
 
     def table(self, columns: Sequence[Column], rows: Sequence[Answer], nothing: str = "nothing") -> None:
         cells = [[self.text(column.of(row)) for column in columns] for row in rows]
@@ -179,7 +180,7 @@ def fitting(columns: Sequence[Column], cells: Sequence[Sequence[str]], width: in
     needed = []
     for at, column in enumerate(columns):
         longest = max(cell_width(text) for text in (column.title, *(row[at] for row in cells)))
-        needed.append(longest if column.whole else min(longest, max(NARROWEST_TEXT, cell_width(column.title))))
+        needed.append(longest if column.whole else min(longest, max(column.least, cell_width(column.title))))
     kept = list(range(len(columns)))
     while sum(needed[at] + GAP for at in kept) > width:
         last = max(kept, key=lambda at: (columns[at].rank, at))

@@ -28,7 +28,8 @@ def add_filters(command: Any, filters: Mapping[str, Mapping[str, Any]]) -> None:
     """An option for each filter of the list, by its name on the wire."""
     for name, said in filters.items():
         several = {} if "type" in said else {"action": "append"}  # a time is one
-        command.add_argument(f"--{name.replace('_', '-')}", dest=f"by_{name}", **{**several, **said})
+        told = {"help": f"only of this {name.replace('_', ' ').removesuffix(' id')}", **several, **said}
+        command.add_argument(f"--{name.replace('_', '-')}", dest=f"by_{name}", **told)
     command.set_defaults(filters=tuple(filters))
 
 

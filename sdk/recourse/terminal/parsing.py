@@ -14,6 +14,12 @@ from typing import Any, NoReturn, cast
 from recourse.terminal.exits import REFUSED
 
 WIDEST_HELP = 100
+SHARED: Mapping[str, Mapping[str, Any]] = {
+    "--json": {"action": "store_true", "help": "for machines: what the console answers"},
+    "--profile": {"metavar": "NAME", "help": "of the configuration file (RECOURSE_PROFILE)"},
+    "--url": {"help": "the console's address (RECOURSE_URL)"},
+    "--no-color": {"action": "store_true", "help": "leave colours out, as with NO_COLOR set"},
+}
 _AGO = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -22,7 +28,7 @@ class HelpFormatter(argparse.HelpFormatter):
     """Paragraphs are wrapped to the terminal; indented lines are examples and tables, and stay as they are."""
 
     def __init__(self, prog: str, **options: Any) -> None:
-        options.setdefault("width", max(30, min(WIDEST_HELP, shutil.get_terminal_size().columns - 2)))
+        options.setdefault("width", help_width())
         options.setdefault("max_help_position", 26)
         super().__init__(prog, **options)
 
@@ -83,6 +89,10 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(choices)}{hint}")
 
 
+def help_width() -> int:
+    return max(30, min(WIDEST_HELP, shutil.get_terminal_size().columns - 2))
+
+
 def group(topics: Any, name: str, text: str, description: str = "", examples: Sequence[str] = ()) -> Any:
     """A topic with verbs of its own: what their parsers are added to."""
     made = topics.add_parser(name, help=text, description=description or sentence(text), epilog=_examples(examples))
@@ -113,14 +123,9 @@ def share_options(parser: Parser) -> None:
         known = {name for action in one.arguments() for name in action.option_strings}
         shared = one.add_argument_group("everywhere")
         unsaid: dict[str, Any] = {"default": None if one is parser else argparse.SUPPRESS}
-        if "--json" not in known:
-            shared.add_argument("--json", action="store_true", help="for machines: what the console answers", **unsaid)
-        if "--profile" not in known:
-            shared.add_argument("--profile", metavar="NAME", help="of the configuration file", **unsaid)
-        if "--url" not in known:
-            shared.add_argument("--url", help="the console's address (RECOURSE_URL)", **unsaid)
-        if "--no-color" not in known:
-            shared.add_argument("--no-color", action="store_true", help="as with NO_COLOR set", **unsaid)
+        for name, said in SHARED.items():
+            if name not in known:
+                shared.add_argument(name, **unsaid, **said)
 
 
 def moment(text: str) -> str:
