@@ -178,6 +178,12 @@ def test_every_write_has_a_key_or_says_what_the_same_again_does() -> None:
     assert keyed >= 30
 
 
+def test_a_token_goes_to_the_operations_api_and_to_nothing_else() -> None:
+    """O12: the application API takes the application's key, also where a person's token is set."""
+    for name, _, call in calls():
+        assert not call.person or call.path.startswith("v1/"), f"client.{name} sends a token to {call.path}"
+
+
 def test_a_write_without_a_key_of_the_callers_gets_one_of_its_own_each_time() -> None:
     """O29, O31."""
     for name, _, bound in methods():

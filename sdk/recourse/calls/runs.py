@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recourse.calls.base import Call, Items, given, items, read, segment, told
+from recourse.calls.base import Call, Items, given, items, segment, told
 from recourse.calls.methods import Group, Sender_co, asks
 from recourse.models import application
 
@@ -65,7 +65,7 @@ class Runs(Group[Sender_co]):
     @asks
     def get(self, run_id: str) -> Call[application.PipelineView]:
         """The run with its stages."""
-        return read(f"pipelines/{segment(run_id)}")
+        return Call("GET", f"pipelines/{segment(run_id)}")
 
     @asks
     def cancel(self, run_id: str, reason: str | None = None) -> Call[application.Cancellation]:
