@@ -40,6 +40,7 @@ NO_WORKER = "no worker"
 CLOCK = "the clock"
 APPLICATION = "the application"
 ENGINE = "the engine"
+ANOTHER_RUN = "another run"
 NAMED = 3  # of many workers or effects
 # what is still waited for in a run whose definition has changed
 UNDER_WAY = frozenset({StageState.DISPATCHED, StageState.RUNNING, StageState.NEEDS_RECONCILIATION})
@@ -100,6 +101,7 @@ class Surroundings:
     recipients: Mapping[uuid.UUID, Sequence[Mapping[str, Any]]] = field(
         default_factory=dict
     )  # by stage that names any: those allowed now
+    awaited: Mapping[uuid.UUID, Sequence[Inside]] = field(default_factory=dict)  # by stage: runs it waits for
 
     @property
     def draining(self) -> int:
@@ -191,6 +193,8 @@ def _blocks(run: Run, stage: Stage, by_position: Mapping[int, Stage], around: Su
         case StageState.WAITING:
             if attempt is not None and stage.id not in around.gates:
                 return [_awaited(stage, attempt)]
+            if runs := around.awaited.get(stage.id):
+                return [_of_runs(stage, runs)]
             return [_waiting(stage, around.gates.get(stage.id), around.votes)]
         case StageState.NEEDS_RECONCILIATION:
             return [_of(stage, PERSON, _uncertain(stage, around.effects.get(stage.id, ())))]
@@ -358,6 +362,12 @@ def _waiting(stage: Stage, gate: Gate | None, votes: Mapping[uuid.UUID, int]) ->
     cause = f"a decision {kind} has been asked for since {_time(gate.opened_at)}{_of_whom(gate, votes)}{until}"
     # without a person it is the application that is waited for; people may decide too
     return _of(stage, PERSON if gate.require_person else APPLICATION, cause, gate.expires_at, asks=gate.id)
+
+
+def _of_runs(stage: Stage, runs: Sequence[Inside]) -> Blocker:
+    """Runs that it started and that have not ended; once the last has, it goes on."""
+    first = _listed([f"run {one.id} ({one.name}, {one.status})" for one in runs])
+    return replace(_of(stage, ANOTHER_RUN, f"waits for {first}, which it started"), behind=tuple(runs[:NAMED]))
 
 
 def _awaited(stage: Stage, attempt: Attempt) -> Blocker:

@@ -154,7 +154,8 @@ def follow_fork(source: Run, target: uuid.UUID, actor: str) -> None:
         """
         WITH RECURSIVE lineage AS (
             SELECT id, recovered_from_id FROM pipelines_run WHERE id = %(source)s
-            UNION ALL SELECT r.id, r.recovered_from_id FROM pipelines_run r JOIN lineage ON r.id = recovered_from_id
+            UNION ALL SELECT r.id, r.recovered_from_id
+                FROM pipelines_run r JOIN lineage ON r.id = lineage.recovered_from_id
         ), due AS MATERIALIZED (
             SELECT id, run_id FROM pipelines_childrun WHERE started_id IN (SELECT id FROM lineage)
                 AND is_current AND follow = 'fork' ORDER BY id FOR NO KEY UPDATE
@@ -308,9 +309,7 @@ def _told(links: Sequence[uuid.UUID]) -> list[Child]:
     return [_child(rows[link], outputs, left_out) for link in links]
 
 
-def _child(
-    row: Sequence[Any], outputs: dict[uuid.UUID, dict[str, Any]], left_out: dict[uuid.UUID, list[str]]
-) -> Child:
+def _child(row: Sequence[Any], outputs: dict[uuid.UUID, dict[str, Any]], left_out: dict[uuid.UUID, list[str]]) -> Child:
     run_id, started, key, name, status, code, message = row
     told, rest = outputs.get(run_id, {}), tuple(left_out.get(run_id, ()))
     return Child(run_id, started, key, name, status, code, message, told, rest)

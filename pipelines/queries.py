@@ -25,6 +25,7 @@ from pipelines.filters import RunFilter
 from pipelines.models import (
     Attempt,
     AuditEvent,
+    ChildRun,
     ContextItem,
     DeadLetter,
     Effect,
@@ -46,6 +47,7 @@ from pipelines.states import (
     ACTIVE_ATTEMPT,
     CLAIMABLE_STAGE,
     OPEN_EFFECT,
+    TERMINAL_RUN,
     AttemptState,
     GateState,
     RunStatus,
@@ -236,7 +238,20 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         turn=lanes.turn_of(run.lane_id, run.id) if run.held and run.lane_id else None,
         throttled=throttle_use.holding(run, found, now),
         recipients=_recipients(found),
+        awaited=_awaited(run, found),
     )
+
+
+def _awaited(run: Run, found: Sequence[Stage]) -> dict[uuid.UUID, list[lanes.Inside]]:
+    """By stage that waits for runs: those that have not ended."""
+    if not run.has_children or not any(stage.state == StageState.WAITING for stage in found):
+        return {}
+    awaited: dict[uuid.UUID, list[lanes.Inside]] = {}
+    links = ChildRun.objects.filter(parent=run, awaited=True).exclude(run__status__in=sorted(TERMINAL_RUN))
+    for link in links.select_related("run").order_by("created_at", "id"):
+        child = lanes.Inside(link.run_id, link.run.name, link.run.tick_at, link.run.status)
+        awaited.setdefault(link.stage_id, []).append(child)
+    return awaited
 
 
 def _recipients(found: Sequence[Stage]) -> dict[uuid.UUID, list[dict[str, Any]]]:

@@ -2,9 +2,9 @@
 
 Off unless an operator sets a number of days. It alone may delete insert-only rows of a run, in a transaction that names
 itself to the tables' triggers; audit events stay. Never removed: unfinished runs, runs with a stage, an effect or
-anything else to be reconciled, runs that a kept fork came from, and what apps above keep (`stays_while`). Afterwards
-the run's idempotency key is free again (P25): who relies on it as their only record of what was done loses that record
-(P26). Inline releases stay, as other runs may share them. Serves model §3.13, P22, P25, P26, F157.
+anything else to be reconciled, runs that a kept fork came from, children of kept runs, and what apps above keep
+(`stays_while`). Afterwards the run's idempotency key is free again (P25): who relies on it as their only record of what
+was done loses that record (P26). Inline releases stay, as other runs may share them. Serves model §3.13, P22, P25, P26, F157.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ DEPENDENTS = [
     Dependent("pipelines_attemptprogress", "attempt_id", "pipelines_attempt"),
     Dependent("pipelines_lateevidence", "attempt_id", "pipelines_attempt"),
     Dependent("pipelines_termination", "attempt_id", "pipelines_attempt"),
+    Dependent("pipelines_childrun", "parent_id"),
     Dependent("pipelines_attempt", "stage_id", "pipelines_stage"),
     Dependent("pipelines_deadletter", "stage_id", "pipelines_stage"),
     Dependent("pipelines_queueentry", "stage_id", "pipelines_stage"),
@@ -76,6 +77,9 @@ KEPT_BY = [
     "EXISTS (SELECT FROM pipelines_effect e WHERE e.run_id = r.id AND e.state IN ('declared', 'unknown')"
     " AND e.effect_class <> 'internal_state')",
     "EXISTS (SELECT FROM pipelines_reconciliationitem i WHERE i.run_id = r.id AND i.resolved_at IS NULL)",
+    # children stay while who started them does: what became of them belongs to its story
+    "EXISTS (SELECT FROM pipelines_childrun l WHERE l.run_id = r.id)",
+    "EXISTS (SELECT FROM pipelines_childrun l WHERE l.started_id = r.id)",
 ]
 
 

@@ -49,7 +49,7 @@ from pipelines.transitions import check_verb
 from recovery import revisions
 from recovery.dispositions import EffectFact, Verdict, denied_gate, judge, undeclared
 from recovery.states import Disposition, OperationKind, Outcome
-from recovery.world import StageFact, World
+from recovery.world import ChildFact, StageFact, World
 
 # what makes something start, which a blackout holds back unless somebody says why it is to start all the same
 STARTING = frozenset({OperationKind.RETRY, OperationKind.REDRIVE, OperationKind.RERUN, OperationKind.REPLAY})
@@ -197,6 +197,7 @@ class Plan:
     release_id: str = ""
     checkpoint_id: str = ""
     goes_on_outside: tuple[str, ...] = ()  # what may still happen elsewhere, whatever is done here
+    ends_too: tuple[str, ...] = ()  # other runs that are cancelled with this one
     blackout: Active | None = None  # what holds now; no part of what is kept, agreed to, or digested
     lane: Room | None = None  # where the run will be held until it is its turn; as little a part of it
 
@@ -244,6 +245,8 @@ class Plan:
             "checkpoint_id": self.checkpoint_id or None,
             "goes_on_outside": list(self.goes_on_outside),
         }
+        if self.ends_too:  # came later: plans without it keep the digests that they had
+            told["ends_too"] = list(self.ends_too)
         return {**told, "plan_digest": _canonical_digest(told)} if with_digest else told
 
     def shown(self) -> dict[str, Any]:
@@ -332,7 +335,8 @@ def plan_skip(world: World, asked: Asked) -> Plan:
 
 
 def plan_cancel(world: World, asked: Asked) -> Plan:
-    """The end of a run with every unfinished stage and what may go on outside (P72–P75); of a cancelled one nothing."""
+    """The end of a run with every unfinished stage, the runs that end with it, and what may go on outside (P72–P75,
+    F73); of a cancelled one nothing."""
     sketch = Sketch(world)
     if world.status in RUN_NO_OPS["cancel"]:
         return _in_place(world, asked, sketch, [], {})
@@ -341,7 +345,8 @@ def plan_cancel(world: World, asked: Asked) -> Plan:
     for stage in unfinished:
         sketch.move(stage, "cancel")
     told = {stage.name: "ends with the run" for stage in unfinished}
-    return _in_place(world, asked, sketch, [], told, closes=world.stages, outside=_still_outside(world))
+    plan = _in_place(world, asked, sketch, [], told, closes=world.stages, outside=_still_outside(world))
+    return replace(plan, ends_too=tuple(_child(world, one) for one in world.children if one.ends))
 
 
 def plan_pause(world: World, asked: Asked) -> Plan:
@@ -659,8 +664,13 @@ def _shown(world: World, asked: Asked, closes: Iterable[StageFact]) -> dict[str,
     return told
 
 
+def _child(world: World, child: ChildFact) -> str:
+    return f"{world.stage(child.stage_id).name}: run {child.run_id} ({child.name})"
+
+
 def _still_outside(world: World) -> list[str]:
     told = []
+    awaiting = {child.stage_id for child in world.children if child.awaited}
     for attempt in world.attempts:
         if attempt.state == AttemptState.RUNNING:
             name = world.stage(attempt.stage_id).name
@@ -670,8 +680,9 @@ def _still_outside(world: World) -> list[str]:
             told.append(f"{stage.name}: what attempt {stage.attempt_number} did outside is unknown")
         elif stage.state == StageState.WAITING and stage.awaits_import and not stage.gate:
             told.append(f"{stage.name}: its answer is no longer awaited; somebody elsewhere may still be at work on it")
-        elif stage.state == StageState.WAITING:
+        elif stage.state == StageState.WAITING and stage.id not in awaiting:
             told.append(f"{stage.name}: its decision is no longer asked for; outside work may depend on it")
+    told += [f"{_child(world, one)} was started to go on without this one" for one in world.children if not one.ends]
     return told + _open_effects(world, world.stages)
 
 

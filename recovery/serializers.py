@@ -161,6 +161,7 @@ class PlanView(Shape):
     release_changed = Flag()
     checkpoint_id = Identifier(allow_null=True)
     goes_on_outside = ListOf(child=Text())
+    ends_too = ListOf(child=Text(), required=False, help_text="runs that it started, which are cancelled with it")
     plan_digest = Text()
     blackout = BlackoutHolds(
         allow_null=True, required=False, help_text="while it holds an override_reason is needed; no part of the digest"

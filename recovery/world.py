@@ -83,6 +83,17 @@ class LetterFact:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildFact:
+    """An unfinished run that a stage started; `ends` with this one, or goes on. `awaited`: the stage waits for it."""
+
+    stage_id: uuid.UUID
+    run_id: uuid.UUID
+    name: str
+    ends: bool
+    awaited: bool
+
+
+@dataclass(frozen=True, slots=True)
 class World(HasEnd):
     """One run and all that recovering it depends on; stages in graph order. `now` is the database's."""
 
@@ -108,6 +119,7 @@ class World(HasEnd):
     spent: Charged = field(default_factory=Charged)  # by all attempts and artifacts so far
     revisions: int = 0  # of it and of what it was forked from
     changed: Sequence[dict[str, Any]] = ()  # what is no longer as the run pinned it
+    children: tuple[ChildFact, ...] = ()
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
         return next(stage for stage in self.stages if stage.id == stage_id)
@@ -142,7 +154,7 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
         "SELECT r.id, r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
         " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.limits::text,"
         " (SELECT coalesce(sum(a.size), 0)::bigint FROM pipelines_artifact a WHERE a.run_id = r.id),"
-        " r.lane_id, r.environment_id, r.trigger_id"
+        " r.has_children, r.lane_id, r.environment_id, r.trigger_id"
         " FROM pipelines_run r JOIN pipelines_environment e ON e.id = r.environment_id"
         " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = ANY(%s)",
         [wanted],
@@ -150,6 +162,7 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
     limits = {row[0]: limits_of(row[12]) for row in rows}
     stages, spent = _stages([row[0] for row in rows], limits)
     attempts, letters = _attempts(wanted), _letters(wanted)
+    children = _children([row[0] for row in rows if row[14]])
     revised, changed = revisions.used(wanted), pinned.found(wanted)
     happened: dict[uuid.UUID, tuple[EffectFact, ...]] = {}
     for workspace in {row[3] for row in rows}:
@@ -158,7 +171,7 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
     active, room_of = cache(blackouts.active), cache(lanes.room_of)
     found = {}
     for run_id, status, now, workspace_id, environment, protected, release_id, paused, held, *rest in rows:
-        deadline_at, failure_code, slug, _, of_artifacts, lane_id, *place = rest
+        deadline_at, failure_code, slug, _, of_artifacts, _, lane_id, *place = rest
         spent[run_id].bytes += of_artifacts
         found[run_id] = World(
             run_id=run_id,
@@ -183,6 +196,7 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
             spent=spent[run_id],
             revisions=revised.get(run_id, 0),
             changed=changed.get(run_id, ()),
+            children=tuple(children.get(run_id, ())),
         )
     return found
 
@@ -291,6 +305,22 @@ def _attempts(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[AttemptFact]]:
     found: dict[uuid.UUID, list[AttemptFact]] = {}
     for run_id, *rest in rows:
         found.setdefault(run_id, []).append(AttemptFact(*rest))
+    return found
+
+
+def _children(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[ChildFact]]:
+    """Unfinished children by run, oldest first; asked of runs that have any at all."""
+    if not run_ids:
+        return {}
+    rows = query(
+        "SELECT l.parent_id, l.stage_id, l.run_id, c.name, l.on_parent_end = 'cancel', l.awaited"
+        " FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.parent_id = ANY(%s)"
+        " AND c.status NOT IN ('completed', 'failed', 'cancelled') ORDER BY l.parent_id, l.created_at, l.id",
+        [run_ids],
+    )
+    found: dict[uuid.UUID, list[ChildFact]] = {}
+    for run_id, *rest in rows:
+        found.setdefault(run_id, []).append(ChildFact(*rest))
     return found
 
 

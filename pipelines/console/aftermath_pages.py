@@ -30,6 +30,7 @@ BADGES: dict[str, tuple[str, str]] = {
     Kind.OPEN_GATE: ("waiting", "Open gate"),
     Kind.AWAITED_IMPORT: ("waiting", "Awaited"),
     Kind.PROCESS_LEFT: ("running", "Process"),
+    Kind.CHILD_RUN: ("running", "Run"),
 }
 
 

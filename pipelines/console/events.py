@@ -90,6 +90,11 @@ SENTENCES: dict[str, str] = {
     "stage.contradict": "{who} found that what is known of {stage} contradicts itself: it failed",
     "stage.cancel": "{stage} was cancelled",
     "stage.exhaust": "{stage} failed: the limits of the run admit no further attempt",
+    "stage.await_runs": "{stage} waits for runs that it started{attempt}",
+    "stage.runs_ended": "{stage} is ready again: the runs that it waited for have ended",
+    "child.start": "{stage} started {child}",
+    "child.take_over": "{stage} goes on with {child}, which the source of this run had started",
+    "child.follow": "{who} forked what {stage} had started: {child} counts now",
     "stage.begin_import": "{stage} awaits an answer made elsewhere{attempt}",
     "stage.take_import": "{who} imported the answer for {stage}: it is completed{attempt}",
     "stage.offer_import": "{who} imported the answer for {stage}: it asks for a decision{attempt}",
@@ -134,6 +139,9 @@ def tell(event: EventFacts, at: datetime, stage: str = "") -> Told:
         "code": f" with {data['error_code']}" if data.get("error_code") else "",
         "effect": " ".join(str(data[name]).replace("_", " ") for name in ("class", "step") if data.get(name)),
         "artifact": str(data.get("name") or "an artifact"),
+        "child": f"run {data['run']}" + (f" as {data['key']}" if data.get("key") else "")
+        if data.get("run")
+        else "a run",
         "votes": f"{data.get('have')} of {data.get('need')}",
         "count": _count(event.data) if isinstance(event.data, list) else "nothing",
     }

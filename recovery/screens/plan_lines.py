@@ -86,6 +86,7 @@ def outcome(plan: Json) -> str:
     told += [_count(kinds[kind], "stage", *words) for kind, words in BECOMES.items()]
     told.append(_count(len(plan["kept"]), "stage", "is kept", "are kept"))
     told.append(_count(len(plan["may_repeat"]), "effect", "may repeat outside", "may repeat outside"))
+    told.append(_count(len(plan.get("ends_too", ())), "other run", "ends too", "end too"))
     told.append(_count(len(plan["goes_on_outside"]), "thing", "may go on outside", "may go on outside"))
     return ", ".join(part for part in told if part)
 
@@ -130,6 +131,7 @@ def deeds(plan: Json) -> list[Step]:
         *_letters(plan["choices"].get("closes_dead_letters", ())),
         *_cut([_difference(one) for one in plan["differences"]], "Changed"),
         *_cut([Step("blocked", "May repeat", _effect(one)) for one in plan["may_repeat"]], "May repeat"),
+        *_cut([Step("cancelled", "Ends too", text) for text in plan.get("ends_too", ())], "Ends too"),
         *_cut([Step("running", "May go on", text) for text in plan["goes_on_outside"]], "May go on"),
     ]
 

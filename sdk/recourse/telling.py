@@ -53,6 +53,7 @@ def lines_of_plan(plan: Answer) -> list[str]:
     lines += _group("added by the release", list(plan.get("added") or ()))
     lines += _group("removed by the release", list(plan.get("removed") or ()))
     lines += _group("may be done twice", [_effect(one) for one in plan.get("may_repeat") or ()])
+    lines += _group("ends too", [str(one) for one in plan.get("ends_too") or ()])
     lines += _group("goes on outside", [str(one) for one in plan.get("goes_on_outside") or ()])
     lines += _group("must agree", [_agreement(one) for one in plan.get("approvals") or ()])
     lines += [f"disposition: {plan.get('disposition')}"]
