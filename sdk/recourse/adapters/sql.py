@@ -48,6 +48,8 @@ from recourse.adapters import statements
 
 T = TypeVar("T")
 DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "sqlserver": "mssql+pyodbc"}
+# schemes that name no driver
+SCHEMES = {"postgresql": {"postgres", "postgresql"}, "mysql": {"mysql", "mariadb"}, "sqlserver": {"mssql", "sqlserver"}}
 BACKENDS = {"postgresql": {"postgresql"}, "mysql": {"mysql", "mariadb"}, "sqlserver": {"mssql"}}
 # what another try may get through: the database ended this transaction for the sake of others
 DEADLOCKS = frozenset({"40001", "40P01", "1213", "1205"})
@@ -251,7 +253,8 @@ class Sql:
         try:
             yield
         except exc.SQLAlchemyError as error:
-            raise self._failed(error) from error
+            # the driver's word alone: the statement of a thousand rows would fill a traceback
+            raise self._failed(error) from getattr(error, "orig", None)
 
     def _failed(self, error: exc.SQLAlchemyError) -> StageFailure:
         cause = getattr(error, "orig", None) or error
@@ -272,7 +275,7 @@ def engine_of(name: str, settings: SqlSettings) -> sa.Engine:
         url = sa.make_url(settings.url)
     except exc.ArgumentError as error:
         raise failure(MISCONFIGURED, f"the url of {name} cannot be read as a database's address", False) from error
-    if url.drivername in ("postgres", settings.kind, "mariadb"):
+    if url.drivername in SCHEMES[settings.kind]:
         url = url.set(drivername=DRIVERS[settings.kind])
     if url.get_backend_name() not in BACKENDS[settings.kind]:
         told = f"the url of {name} is of {url.get_backend_name()}, and its kind is {settings.kind}"

@@ -96,7 +96,7 @@ def _update_and_insert(
 ) -> list[sa.Executable]:
     """Not MERGE, which under load raises what these two do not; the locks make them one."""
     incoming = sa.values(*(sa.column(name, table.c[name].type) for name in columns), name="incoming").data(
-        [tuple(row[name] for name in columns) for row in values]
+        [tuple(_typed(row[name], table.c[name].type) for name in columns) for row in values]
     )
     same = sa.and_(*(table.c[name] == incoming.c[name] for name in key))
     there = sa.select(sa.literal_column("1")).select_from(table).with_hint(table, LOCKS, "mssql").where(same).exists()
@@ -106,3 +106,8 @@ def _update_and_insert(
         return [insert]
     update = sa.update(table).with_hint(LOCKS, dialect_name="mssql").where(same)
     return [update.values({name: incoming.c[name] for name in rest}), insert]
+
+
+def _typed(value: Any, kind: sa.types.TypeEngine[Any]) -> Any:
+    """A NULL says its type: SQL Server would take a column of nothing but NULLs for integers."""
+    return sa.cast(sa.null(), kind) if value is None else value
