@@ -301,6 +301,12 @@ VARIABLES = (
         group="tests",
     ),
     Variable(
+        "RECOURSE_TEST_MYSQL_URL",
+        "mysql://root@127.0.0.1:3306/test",
+        "A MySQL or MariaDB server for the tests of the SQL adapter.",
+        group="tests",
+    ),
+    Variable(
         "RECOURSE_REQUIRE_SERVICES",
         "0",
         "`1`: a service that does not answer fails the tests instead of skipping them.",
