@@ -7,14 +7,15 @@ anything is registered, so that a file with a fault in its last pipeline changes
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from recourse.errors import ApiError, ConfigurationError
-from recourse.texts import printable, shortened
+from recourse.terminal.exits import DONE, WAITS
+from recourse.terminal.output import Output
+from recourse.terminal.parsing import command
+from recourse.texts import shortened
 
 if TYPE_CHECKING:
     from recourse.authoring import Loaded, Pipeline
@@ -23,36 +24,37 @@ if TYPE_CHECKING:
     from recourse.models.operations import ReleasePlanView as Plan
     from recourse.models.operations import ReleaseView as Release
 
-DONE, WAITS = 0, 4
 MOST_VALUE = 200
 ENVIRONMENT = "development"
+STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 DESCRIPTION = """\
 Makes a release of every pipeline in FILE: its stages, and its code word for word. Changed code is another release; the
-same again changes nothing. Says what is otherwise than in the release in force.
-
-  recourse deploy invoices.py --dry-run
-  recourse deploy invoices.py --environment staging --activate
-  recourse worker run --handlers invoices.py
+same again changes nothing. Says what is otherwise than in the release in force. The file is run to find its pipelines.
 """
 
 
 def add_commands(topics: Any) -> None:
-    """Adds `deploy` to the parser."""
-    deploy = topics.add_parser(
+    """Adds `deploy`."""
+    deploy = command(
+        topics,
         "deploy",
-        help="release the pipelines of a Python file",
+        "release the pipelines of a Python file",
+        _deploy,
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=[
+            "recourse deploy invoices.py --dry-run",
+            "recourse deploy invoices.py --environment staging --activate",
+            "recourse deploy pipelines.nightly --slug nightly --activate",
+        ],
     )
     deploy.add_argument("file", metavar="FILE", help="a Python file, or a module that can be imported")
-    deploy.add_argument("--environment", default=ENVIRONMENT, metavar="E", help=f"where it is released ({ENVIRONMENT})")
+    deploy.add_argument(
+        "--environment", default=ENVIRONMENT, metavar="NAME", help=f"where it is released ({ENVIRONMENT})"
+    )
     deploy.add_argument("--slug", metavar="SLUG", help="of a file's `async def run`; else: this pipeline alone")
     deploy.add_argument("--activate", action="store_true", help="put it in force")
     deploy.add_argument("--dry-run", action="store_true", help="say what is otherwise, and register nothing")
-    deploy.add_argument("--url", help="the console's address (RECOURSE_URL)")
-    deploy.add_argument("--json", action="store_true", help="plans and releases as they came")
-    deploy.set_defaults(act=_deploy)
 
 
 def _deploy(client: SyncClient, options: argparse.Namespace) -> int:
@@ -62,18 +64,15 @@ def _deploy(client: SyncClient, options: argparse.Namespace) -> int:
     planned = [(pipeline, document, console.plan(pipeline, document)) for pipeline, document in documents]
     made: list[tuple[Plan, Release | None]] = []
     for pipeline, document, plan in planned:
-        _say(options, lines_of_plan(plan))
+        _show(options.out, lines_of_plan(plan))
         release = None if options.dry_run else console.release(pipeline, document, plan, activate=options.activate)
-        if release is not None:
-            _say(options, lines_of_release(release, wanted=options.activate))
-        elif not options.dry_run:
-            _say(options, ["nothing was changed"])
+        if not options.dry_run:
+            told = ["nothing was changed"] if release is None else lines_of_release(release, wanted=options.activate)
+            _show(options.out, told)
         made.append((plan, release))
-    if options.json:
-        told = {"pipelines": [{"plan": plan, "release": release} for plan, release in made]}
-        sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
-    elif not options.dry_run:
-        _say(options, [f"its worker: recourse worker run --handlers {_handlers(options)}"])
+    told_to_machines = {"pipelines": [{"plan": plan, "release": release} for plan, release in made]}
+    worker = [f"its worker: recourse worker run --handlers {_handlers(options)}"]
+    options.out.say(told_to_machines, [] if options.dry_run else worker)
     waits = options.activate and any(release is not None and release["needs_review"] for _, release in made)
     return WAITS if waits else DONE
 
@@ -180,6 +179,18 @@ def _handlers(options: argparse.Namespace) -> str:
     return f"{options.slug}={options.file}" if options.slug else str(options.file)
 
 
-def _say(options: argparse.Namespace, lines: Sequence[str]) -> None:
-    if not options.json:
-        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+def _show(out: Output, lines: Sequence[str]) -> None:
+    """Lines for people, what comes and what goes in colours where there are any."""
+    if out.is_json:
+        return
+    if not out.has_colours:
+        out.lines(lines)
+        return
+    try:
+        from rich.text import Text
+    except ImportError:  # the SDK alone, without what makes it pretty
+        out.lines(lines)
+        return
+    console = out.console()
+    for line in lines:
+        console.print(Text(out.text(line), STYLES.get(line.lstrip()[:1], "")), soft_wrap=True)
