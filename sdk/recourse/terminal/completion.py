@@ -29,7 +29,7 @@ def add_commands(topics: Any) -> None:
         "print what a shell needs to complete commands and options",
         _completion,
         description=INSTALLING,
-        examples=['eval "$(recourse completion bash)"'],
+        examples=["recourse completion bash", "recourse completion zsh"],
         alone=True,
     )
     made.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
