@@ -20,6 +20,7 @@ class ConfigConfig(AppConfig):
         from approvals import measures as of_people
         from config import log_in_audit, log_in_limit, metrics, sessions
         from pipelines import measures
+        from recovery import measures as of_recovery
 
         user_login_failed.connect(log_in_limit.note_failure)
         user_login_failed.connect(log_in_audit.note_failure)  # after it, as it counts
@@ -30,3 +31,4 @@ class ConfigConfig(AppConfig):
         post_save.connect(sessions.end_with_account, sender=get_user_model())
         metrics.add_source(measures.engine)
         metrics.add_source(of_people.people)
+        metrics.add_source(of_recovery.run_retries)

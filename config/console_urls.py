@@ -35,6 +35,7 @@ from recovery.screens import effect_pages as effects
 from recovery.screens import fork_views as forks
 from recovery.screens import operation_pages as operations
 from recovery.screens import planner_pages as planner
+from recovery.screens import run_retry_pages as run_retries
 from recovery.screens import run_sections as sections
 
 app_name = "console"
@@ -71,6 +72,7 @@ urlpatterns = [
     path("runs/<uuid:run_id>/cancel/", recovery.cancel, name="cancel"),
     path("runs/<uuid:run_id>/rerun/", forks.rerun, name="rerun"),
     path("runs/<uuid:run_id>/replay/", forks.replay, name="replay"),
+    path("runs/<uuid:run_id>/run-retry/stop/", run_retries.stop, name="run-retry-stop"),
     path("runs/<uuid:run_id>/effects/", effects.effect_list, name="effects"),
     path("runs/<uuid:run_id>/evidence/", sections.evidence, name="evidence-graph"),
     path("effects/<uuid:effect_id>/", effects.effect_page, name="effect"),

@@ -21,8 +21,8 @@ class PolicyForm(forms.ModelForm):  # type: ignore[type-arg] # generic for the t
         required=False,
         initial=dict,
         widget=AdminTextareaWidget,
-        help_text="any of pipeline, stage, handler, environment, and of a retry error_codes; none: every stage; of a run "
-        "retry any of pipeline, environment, error_codes; none: every run that fails",
+        help_text="any of pipeline, stage, handler, environment, and of a retry error_codes; none: every stage. "
+        "Of a run retry any of pipeline, environment, error_codes; none: every run that fails",
     )
 
     class Meta:

@@ -13,13 +13,14 @@ from recovery.models import (
     EffectEvidence,
     Operation,
     Reconciliation,
+    RunRetry,
 )
 
 
 @admin.register(Operation)
 class OperationAdmin(TenantAdmin):
     found_by = ("pk", "run")
-    list_display = ("id", "kind", "run_id", "state", "disposition", "requested_by", "channel", "created_at")
+    list_display = ("id", "kind", "run_id", "state", "disposition", "asker", "channel", "created_at")
     list_select_related = ("requested_by",)
 
 
@@ -68,3 +69,11 @@ class BulkItemAdmin(TenantAdmin):
     tenant = "bulk__workspace"
     found_by = ("bulk", "run", "operation")
     list_display = ("bulk_id", "position", "run", "stage", "state", "code", "operation", "made", "decided_at")
+
+
+@admin.register(RunRetry)
+class RunRetryAdmin(TenantAdmin):
+    """What was decided about runs that failed under a policy for whole runs, and what became of it."""
+
+    found_by = ("pk", "run", "made")
+    list_display = ("id", "run_id", "policy_name", "mode", "number", "state", "due_at", "code", "decided_at")

@@ -143,8 +143,8 @@ class ConcurrencyRuleShape(Shape):
 
 
 class RunRetryRuleShape(Shape):
-    """Whether a run that failed is resumed at its failed stages or made anew, how often over all that is made of it, and
-    how far apart."""
+    """Whether a run that failed is resumed at its failed stages or made anew, how often over all that is made of it,
+    and how far apart."""
 
     mode = OneOf(RETRY_MODES, required=False)
     max_retries = Whole(min_value=1, max_value=MOST_RUN_RETRIES)

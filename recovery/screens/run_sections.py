@@ -20,7 +20,7 @@ from pipelines.states import TERMINAL_RUN
 from recovery.evidence_drawing import draw
 from recovery.evidence_graph import Edge, Node, evidence_graph
 from recovery.models import Backfill, Operation
-from recovery.screens import effect_pages, limits, operation_pages
+from recovery.screens import effect_pages, limits, operation_pages, run_retry_pages
 
 EFFECTS, FORKS, OPERATIONS = 8, 6, 6
 MOST_AHEAD = 1000
@@ -92,6 +92,8 @@ def sections(actor: Actor, run: Run) -> list[Section]:
     effects = effect_pages.of_run(run, EFFECTS)
     asked = operation_pages.recent(run, OPERATIONS)
     found = [Section("main", "recovery/_run_effects.html", effects)] if effects.rows else []
+    if retries := run_retry_pages.of_run(actor, run):
+        found.append(Section("aside", "recovery/_run_retry.html", retries))
     if run.trigger_id is not None:
         found.append(Section("aside", "backfills/_run_origin.html", _origin(actor, run, run.trigger_id)))
     if bounds := limits.of_run(run):

@@ -38,6 +38,8 @@ SCREENS = {
     "POST executions/<str:execution_id>/cancel": "cancel",
     "POST executions/<str:execution_id>/rerun": "rerun",
     "POST executions/<str:execution_id>/replay": "replay",
+    "GET executions/<str:execution_id>/run-retry": RUN,
+    "POST executions/<str:execution_id>/run-retry/stop": "run-retry-stop",
     "POST stages/<str:stage_id>/retry": "retry",
     "POST stages/<str:stage_id>/skip": "skip",
     "POST stages/<str:stage_id>/reconcile": "reconcile",

@@ -63,6 +63,8 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "executions/<str:execution_id>/pause"): OPERATORS,
     ("POST", "executions/<str:execution_id>/resume"): OPERATORS,
     ("POST", "executions/<str:execution_id>/cancel"): OPERATORS,
+    ("GET", "executions/<str:execution_id>/run-retry"): VIEWERS,
+    ("POST", "executions/<str:execution_id>/run-retry/stop"): OPERATORS,
     ("GET", "stages/<str:stage_id>/outputs"): VIEWERS,
     ("GET", "stages/<str:stage_id>/policies"): VIEWERS,
     ("POST", "stages/<str:stage_id>/retry"): OPERATORS,
