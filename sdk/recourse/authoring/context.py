@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recourse.context import StageContext, StoredArtifact
 from recourse.effects import Effect, EffectClass
 from recourse.errors import StageFailure
+
+if TYPE_CHECKING:
+    from recourse.adapters import Adapters
+    from recourse.children import Runs
+    from recourse.store import Store
 
 MOST_NAMED = 20
 
@@ -142,22 +146,28 @@ class Context:
         return await self.stage.artifact_async(name, data, media_type)
 
     @cached_property
-    def adapters(self) -> Any:
+    def adapters(self) -> Adapters:
         """The outside systems by their connector's name: `await ctx.adapters.postgres.write(rows, op="upsert")`."""
-        return import_module("recourse.adapters").Adapters(self.stage)
+        from recourse.adapters import Adapters
+
+        return Adapters(self.stage)
 
     @cached_property
-    def workspace(self) -> Any:
+    def workspace(self) -> Store:
         """The workspace's keyed tables, which outlive a failed run: `await ctx.workspace.read("progress")`."""
-        return import_module("recourse.store").Store(self.stage)
+        from recourse.store import Store
+
+        return Store(self.stage)
 
     @cached_property
-    def runs(self) -> Any:
-        """Runs that this one starts and waits for."""
-        return import_module("recourse.children").Runs(self.stage)
+    def runs(self) -> Runs:
+        """Runs that this one starts and waits for: `await ctx.runs.wait(await ctx.runs.start("report"))`."""
+        from recourse.children import Runs
+
+        return Runs(self.stage)
 
     @property
-    def nexus(self) -> Any:
+    def nexus(self) -> Runs:
         """Another name of `runs`."""
         return self.runs
 
