@@ -7,7 +7,7 @@ and by `count_votes`: how many have agreed to what a gate asks.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -102,6 +102,7 @@ class Surroundings:
         default_factory=dict
     )  # by stage that names any: those allowed now
     awaited: Mapping[uuid.UUID, Sequence[Inside]] = field(default_factory=dict)  # by stage: runs it waits for
+    queued: Collection[uuid.UUID] | None = None  # who stands in the queue, of a run that may not do all at once
 
     @property
     def draining(self) -> int:
@@ -156,7 +157,7 @@ def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> li
         found.append(Blocker(NOBODY, f"the definition has changed: {in_words(run.changed)}; only a fork goes on"))
     if run.held:
         found.append(_held(run, around))
-    around = replace(around, crowded=_crowded(run, stages))
+    around = replace(around, crowded=_crowded(run, stages, around.queued))
     by_position = {stage.position: stage for stage in stages}
     for stage in stages:
         if run.changed and stage.state not in UNDER_WAY:
@@ -248,11 +249,13 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
         return _of(stage, around.paused_by or PERSON, cause, run.paused_until)
     if around.blackout is not None and _waits_in_blackout(run, stage):
         return replace(_of(stage, *_blackout(around.blackout, since)), closed_by="blackout")
+    registered = around.workers.get(stage.handler, ())
     if stage.id in around.crowded:
         most, first = Limits.of(run.limits).concurrency, _listed(around.crowded[stage.id])
         lets = f"the run lets {most} {'stage' if most == 1 else 'stages'} be active at a time"
-        return _of(stage, first, f"{since}; {lets}; first: {first}")
-    registered = around.workers.get(stage.handler, ())
+        is_served = any(not one.misses for one in registered)
+        alone = "" if is_served else "; no live worker may take it, so it takes no place from others"
+        return _of(stage, first, f"{since}; {lets}; first: {first}{alone}")
     allowed = around.recipients.get(stage.id)
     able = sorted({one.worker for one in registered if not one.misses and _sends(one, stage, allowed)})
     if not able and allowed and any(not one.misses for one in registered):
@@ -291,17 +294,13 @@ def _unsent(registered: Sequence[Registered], stage: Stage, allowed: Sequence[Ma
     return f"no live worker sends to {wanted}; {_listed(sorted(set(told)))}"
 
 
-def _crowded(run: Run, stages: Sequence[Stage]) -> dict[uuid.UUID, Sequence[str]]:
-    """As `Moves` queues them: what the run's concurrency has no room for, with the stages that go first."""
-    most = Limits.of(run.limits).concurrency
-    if len(stages) <= most:
+def _crowded(run: Run, stages: Sequence[Stage], queued: Collection[uuid.UUID] | None) -> dict[uuid.UUID, Sequence[str]]:
+    """What the run's concurrency leaves no place in the queue, with the stages that go first: those that have one."""
+    if queued is None or run.paused:
         return {}
-    active = [stage for stage in stages if stage.state in ACTIVE_STAGE]
     waiting = [stage for stage in stages if stage.state in CLAIMABLE_STAGE and stage.mode != StageMode.IMPORT]
-    waiting.sort(key=lambda stage: (stage.state != StageState.READY, stage.available_at or NO_END))
-    room = max(0, most - len(active))
-    first = [stage.name for stage in (*active, *waiting[:room])]
-    return {stage.id: first for stage in waiting[room:]}
+    first = [stage.name for stage in stages if stage.state in ACTIVE_STAGE or (stage in waiting and stage.id in queued)]
+    return {stage.id: first for stage in waiting if stage.id not in queued}
 
 
 def _throttled(run: Run, stage: Stage, since: str, use: Use) -> Blocker:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipelines import budgets, checkpoints, context, effects, failures, notices, remains, wake
+from pipelines import budgets, checkpoints, context, effects, failures, notices, places, remains, wake
 from pipelines.checkpoints import Mark, Written
 from pipelines.ids import new_id
 from pipelines.limits import Limits
@@ -255,7 +255,8 @@ class Moves:
         self.stages = {stage.id: stage for run in runs for stage in run.stages}
         self.effects = effects.Book(self)
         self.ledger = budgets.Ledger(self)
-        self._queued = self._queue()
+        self._lacking: dict[uuid.UUID, frozenset[str]] = {}  # by run: handlers that no live worker has
+        self._queued = self._standing()
         self._active: list[AttemptRow] | None = None
         self._open_effects: dict[uuid.UUID, list[Row]] | None = None
         self._dirty_runs: set[uuid.UUID] = set()
@@ -988,13 +989,39 @@ class Moves:
             # a retry that is scheduled is announced too: who waits learns when to look next
             self._ready.add(self.queue_of(self.stages[stage_id]))
 
+    def _standing(self) -> dict[uuid.UUID, Entry]:
+        """What the queue says of these runs as they are locked: all that waits, unless a run has no room for that;
+        of such a run it is read who stands there."""
+        waiting = {run.id: _waiting(run) for run in self.runs.values()}
+        crowded = [one.id for run in self.runs.values() if len(waiting[run.id]) > _room(run) for one in waiting[run.id]]
+        there = places.taken(crowded) if crowded else frozenset()
+        left_out = set(crowded) - there
+        return {
+            stage.id: _entry(run, stage)
+            for run in self.runs.values()
+            for stage in waiting[run.id]
+            if stage.id not in left_out
+        }
+
     def _queue(self) -> dict[uuid.UUID, Entry]:
         """What the queue has to say of these runs, as they stand."""
-        return {
-            stage.id: Entry(stage.available_at, _waits_in_blackout(run, stage))
-            for run in self.runs.values()
-            for stage in _in_room(run, [stage for stage in run.stages if _is_queued(run, stage)])
-        }
+        return {stage.id: _entry(run, stage) for run in self.runs.values() for stage in self._in_room(run)}
+
+    def _in_room(self, run: RunRow) -> list[StageRow]:
+        """Of a run's claimable stages, as many as its concurrency leaves room for beside the active ones: so claims
+        need not ask. First those that a live worker may take; of them the ready, then those that are due soonest."""
+        waiting, room = _waiting(run), _room(run)
+        if len(waiting) <= room:
+            return waiting
+        if run.id not in self._lacking:
+            handlers = {stage.handler for stage in run.stages if stage.state not in TERMINAL_STAGE}
+            self._lacking[run.id] = places.lacking(run, handlers)
+        lacking = self._lacking[run.id]
+
+        def rank(stage: StageRow) -> tuple[bool, bool, datetime]:
+            return stage.handler in lacking, stage.state != StageState.READY, _moment(stage.available_at)
+
+        return sorted(waiting, key=rank)[:room]
 
     def _run_of(self, stage_id: uuid.UUID) -> RunRow:
         return self.runs[self.stages[stage_id].run_id]
@@ -1136,8 +1163,12 @@ class _Part(Moves):
     """One of several runs that are locked together. Saving hands what was decided to the moves that hold them all."""
 
     def __init__(self, whole: Moves, run: RunRow) -> None:
-        super().__init__(whole.now, [run], whole.actor)
         self._whole = whole
+        super().__init__(whole.now, [run], whole.actor)
+
+    def _standing(self) -> dict[uuid.UUID, Entry]:
+        there = self._whole._queued  # noqa: SLF001 - the whole is of the same class
+        return {stage_id: there[stage_id] for stage_id in self.stages if stage_id in there}
 
     def active_attempts(self, stage_ids: Iterable[uuid.UUID]) -> list[AttemptRow]:
         """As of a run alone; those of all the runs are locked at once, in their order, so that nobody waits in a
@@ -1199,21 +1230,22 @@ def insert_events(events: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _is_queued(run: RunRow, stage: StageRow) -> bool:
-    stands_still = run.paused or run.held or run.changed or run.is_terminal
-    return stage.state in CLAIMABLE_STAGE and stage.mode != StageMode.IMPORT and not stands_still
+def _waiting(run: RunRow) -> list[StageRow]:
+    """A run's claimable stages, unless it stands still."""
+    if run.paused or run.held or run.changed or run.is_terminal:
+        return []
+    return [stage for stage in run.stages if stage.state in CLAIMABLE_STAGE and stage.mode != StageMode.IMPORT]
 
 
-def _in_room(run: RunRow, waiting: list[StageRow]) -> list[StageRow]:
-    """Of a run's claimable stages, as many as its concurrency leaves room for beside the active ones: so claims need
-    not ask. The ready go first, then those that are due soonest."""
+def _room(run: RunRow) -> int:
+    """How many stages may be handed out beside the active ones."""
     if len(run.stages) <= run.limits.concurrency:
-        return waiting
-    room = max(0, run.limits.concurrency - sum(stage.state in ACTIVE_STAGE for stage in run.stages))
-    if len(waiting) <= room:
-        return waiting
-    ranked = sorted(waiting, key=lambda stage: (stage.state != StageState.READY, _moment(stage.available_at)))
-    return ranked[:room]
+        return len(run.stages)
+    return max(0, run.limits.concurrency - sum(stage.state in ACTIVE_STAGE for stage in run.stages))
+
+
+def _entry(run: RunRow, stage: StageRow) -> Entry:
+    return Entry(stage.available_at, _waits_in_blackout(run, stage))
 
 
 def _moment(told: datetime | str | None) -> datetime:

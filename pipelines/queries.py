@@ -16,12 +16,13 @@ from typing import Any, Protocol
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 
-from pipelines import blackouts, lanes, listing, policies, recipients, throttle_use
+from pipelines import blackouts, lanes, listing, places, policies, recipients, throttle_use
 from pipelines.access import Actor
 from pipelines.blackouts import Active
 from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
 from pipelines.errors import Refusal
 from pipelines.filters import RunFilter
+from pipelines.limits import Limits
 from pipelines.models import (
     Attempt,
     AuditEvent,
@@ -239,6 +240,7 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
         throttled=throttle_use.holding(run, found, now),
         recipients=_recipients(found),
         awaited=_awaited(run, found),
+        queued=_queued(run, found),
     )
 
 
@@ -252,6 +254,13 @@ def _awaited(run: Run, found: Sequence[Stage]) -> dict[uuid.UUID, list[lanes.Ins
         child = lanes.Inside(link.run_id, link.run.name, link.run.tick_at, link.run.status)
         awaited.setdefault(link.stage_id, []).append(child)
     return awaited
+
+
+def _queued(run: Run, found: Sequence[Stage]) -> frozenset[uuid.UUID] | None:
+    """Who stands in the queue, of a run that may not do all at once; None of any other."""
+    if len(found) <= Limits.of(run.limits).concurrency:
+        return None
+    return places.taken([stage.id for stage in found if stage.state in CLAIMABLE_STAGE])
 
 
 def _recipients(found: Sequence[Stage]) -> dict[uuid.UUID, list[dict[str, Any]]]:

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from django.db import InterfaceError, OperationalError, transaction
 
-from pipelines import awaited_runs, lanes, outcomes, throttle_lines
+from pipelines import awaited_runs, lanes, outcomes, places, throttle_lines
 from pipelines.moves import AttemptRow, Moves
 from pipelines.sql import query
 from pipelines.states import NoticeKind, StageState
@@ -37,6 +37,7 @@ def sweep() -> dict[str, int]:
         "stuck": move_on_stuck_runs(),
         "children": awaited_runs.sweep(),  # after what may have ended their parents, or them
         "lines": throttle_lines.sweep(),
+        "places": places.pass_on(),
         "let_in": lanes.let_in(),  # last: where the others made room
     }
 

@@ -94,3 +94,47 @@ def queues(actor: Actor, most: int = 5) -> list[Queue]:
         {"workspace": actor.workspace_id, "lease": settings.RECOURSE_LEASE_SECONDS, "most": most},
     )
     return [Queue(*row) for row in rows]
+
+
+def holding_places(most: int, looked_at: int) -> list[uuid.UUID]:
+    """Runs, of every workspace, whose places in the queue are held by stages that no live worker may take, while
+    another stage of theirs that one may take has none.
+
+    Of each queue that nobody serves the oldest `looked_at` entries are looked at.
+    """
+    live = _LIVE.format(
+        environment="queue.environment_id",
+        handler="queue.handler",
+        application="w.application_id = queue.application_id",
+    )
+    live_for_other = _LIVE.format(
+        environment="r.environment_id", handler="other.handler", application="w.application_id = r.application_id"
+    )
+    rows = planned(
+        f"""
+        WITH RECURSIVE queue AS (
+            (SELECT application_id, environment_id, handler FROM pipelines_queueentry
+                ORDER BY application_id, environment_id, handler LIMIT 1)
+            UNION ALL
+            SELECT following.* FROM queue CROSS JOIN LATERAL (
+                SELECT q.application_id, q.environment_id, q.handler FROM pipelines_queueentry q
+                WHERE (q.application_id, q.environment_id, q.handler)
+                    > (queue.application_id, queue.environment_id, queue.handler)
+                ORDER BY q.application_id, q.environment_id, q.handler LIMIT 1
+            ) following
+        )
+        SELECT DISTINCT r.id FROM queue CROSS JOIN LATERAL (
+            SELECT q.stage_id FROM pipelines_queueentry q WHERE q.application_id = queue.application_id
+                AND q.environment_id = queue.environment_id AND q.handler = queue.handler
+            ORDER BY q.available_at LIMIT %(looked_at)s
+        ) held JOIN pipelines_stage s ON s.id = held.stage_id JOIN pipelines_run r ON r.id = s.run_id
+        WHERE NOT EXISTS ({live}) AND EXISTS (
+            SELECT FROM pipelines_stage other WHERE other.run_id = r.id AND other.state IN ('ready', 'retry_scheduled')
+                AND other.mode <> 'import' AND NOT EXISTS (
+                    SELECT FROM pipelines_queueentry q WHERE q.stage_id = other.id)
+                AND EXISTS ({live_for_other}))
+        ORDER BY r.id LIMIT %(most)s
+        """,  # noqa: S608 - our own text
+        {"lease": settings.RECOURSE_LEASE_SECONDS, "looked_at": looked_at, "most": most},
+    )
+    return [run_id for (run_id,) in rows]

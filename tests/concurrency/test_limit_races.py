@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from pipelines import artifact_storing, leases, results, sweeps
+from pipelines import artifact_storing, leases, places, results, sweeps
 from pipelines.artifacts import Given
 from pipelines.errors import Refusal
-from pipelines.models import Artifact, Attempt, DeadLetter, QueueEntry, Run, Stage
+from pipelines.models import Artifact, Attempt, DeadLetter, QueueEntry, Run, Stage, WorkerSession
 from pipelines.sql import query
 from tests.cast import Hand, Person, stages_of
 from tests.clock import Clock
@@ -303,6 +303,53 @@ def test_one_at_a_time_with_retries_that_are_due_loses_no_wake_up(
     assert watch.peak == 1
     assert Attempt.objects.filter(run_id=run.id, number=2).exists()
     assert not QueueEntry.objects.exists()
+
+
+def test_places_passed_on_beside_claims_and_ends_are_never_more_than_the_run_has(
+    crew: Crew, start_run: StartRun, new_hand: NewHand
+) -> None:
+    """R25, I14: workers of one handler come and go while others work and places are passed on from all sides."""
+    beside = [
+        {"name": f"s{number}", "handler": "Rare" if number % 3 else "Handler", "depends_on": []} for number in range(40)
+    ]
+    run = start_run(*beside, {"name": "z", "depends_on": ["s0"]}, limits={"concurrency": 2, "total_attempts": 60})
+    hands = [new_hand(f"hand-{number}") for number in range(3)]
+    rare = new_hand("rare", "Rare")
+    sessions = WorkerSession.objects.filter(worker_name="rare")
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+
+    def is_over() -> bool:
+        assert time.monotonic() < give_up_at, "it comes to no end"
+        return not Stage.objects.filter(run=run).exclude(state="completed").exists()
+
+    def work(hand: Hand) -> None:
+        while not is_over():
+            for job in hand.pull(2):
+                assert hand.report(job, output=1).accepted
+
+    def come_and_go() -> None:
+        while not is_over():
+            sessions.update(state="draining")
+            places.pass_on()
+            sessions.update(state="active")
+            for job in rare.pull(1):
+                assert rare.report(job, output=1).accepted
+            places.pass_on()
+
+    def pass_on() -> None:
+        while not is_over():
+            places.pass_on()
+
+    beyond = (
+        f"SELECT ({ACTIVE}) + (SELECT count(*) FROM pipelines_queueentry q JOIN pipelines_stage s"
+        " ON s.id = q.stage_id WHERE s.run_id = %s)"
+    )
+    with Watch(beyond, [run.id, run.id]) as watch:
+        crew.at_once(come_and_go, pass_on, *(partial(work, hand) for hand in hands))
+    assert watch.peak <= 2
+    assert watch.looks > 20
+    assert not QueueEntry.objects.exists()
+    assert Run.objects.get(id=run.id).status == "completed"
 
 
 def test_what_is_due_later_is_in_the_queue_as_soon_as_its_place_is_free(

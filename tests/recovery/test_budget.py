@@ -118,7 +118,7 @@ def test_a_stage_whose_limits_are_used_up_says_which_and_what_helps(
 def test_what_the_concurrency_of_a_run_has_no_room_for_says_who_goes_first(
     start_run: StartRun, hand: Hand, viewer: Api
 ) -> None:
-    """R25; the one that goes first may be one that no worker has a handler for: it keeps the place."""
+    """R25."""
     beside = [{"name": name, "depends_on": ["first"]} for name in "ab"]
     run = start_run("first", *beside, limits={"concurrency": 1})
     hand.report(hand.take(), output=1)
