@@ -21,7 +21,7 @@ from pipelines.states import (
     RunStatus,
 )
 from recovery.carriers import FOLLOWS
-from recovery.states import BACKFILL_MOVES, BULK_MOVES, OPERATION_MOVES
+from recovery.states import BACKFILL_MOVES, BULK_MOVES, OPERATION_MOVES, RUN_RETRY_MOVES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explain" / "state-machines.md").read_text(encoding="utf-8")
 
@@ -45,6 +45,7 @@ def section(title: str) -> str:
         ("Tick", TICK_MOVES),
         ("Backfill", BACKFILL_MOVES),
         ("Bulk", BULK_MOVES),
+        ("Run retry", RUN_RETRY_MOVES),
         ("Delivery", DELIVERY_MOVES),
     ],
 )
