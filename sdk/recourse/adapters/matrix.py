@@ -5,6 +5,7 @@ Serves N10, N11, N13. A kind that passes a provider's key on says so; none makes
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from recourse.adapters.base import Capabilities
@@ -115,3 +116,7 @@ def as_markdown() -> str:
 def _cell(one: Capabilities, name: str) -> str:
     text = str(getattr(one, name))
     return f"`{text}`" if name == "kind" else text
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{as_markdown()}\n")
