@@ -157,6 +157,7 @@ SCREENS = {
     "signing-keys": VIEW,
     "key-rotate": ADMINISTER,
     "key-revoke": ADMINISTER,
+    "connectors": VIEW,
     "workers": VIEW,
     "pipelines": VIEW,
     "pipeline": VIEW,
