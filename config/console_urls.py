@@ -13,7 +13,7 @@ from pipelines.console import (
     audit_pages,
     blackout_acts,
     blackout_pages,
-    connector_pages,
+    child_pages,
     import_pages,
     key_pages,
     letter_list,
@@ -65,6 +65,7 @@ urlpatterns = [
     path("runs/<uuid:run_id>/live/", runs.run_live, name="run-live"),
     path("runs/<uuid:run_id>/events/", runs.run_events, name="run-events"),
     path("runs/<uuid:run_id>/timeline/", runs.run_timeline, name="run-timeline"),
+    path("runs/<uuid:run_id>/children/", child_pages.child_list, name="children"),
     path("runs/<uuid:run_id>/checkpoints/", checkpoints.checkpoint_list, name="checkpoints"),
     path("runs/<uuid:run_id>/checkpoints/changes/", checkpoints.checkpoint_changes, name="checkpoint-changes"),
     path("runs/<uuid:run_id>/checkpoints/<int:sequence>/", checkpoints.checkpoint_page, name="checkpoint"),
@@ -145,6 +146,5 @@ urlpatterns = [
     path("artifacts/", artifact_pages.artifact_list, name="artifacts"),
     path("artifacts/new/", artifact_pages.baseline_new, name="baseline-new"),
     path("artifacts/<uuid:artifact_id>/content/", artifact_pages.artifact_content, name="artifact-content"),
-    path("connectors/", connector_pages.connector_matrix, name="connectors"),
     path("workers/", worker_pages.worker_list, name="workers"),
 ]

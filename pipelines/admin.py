@@ -32,6 +32,7 @@ from pipelines.models import (
     AttemptProgress,
     Checkpoint,
     CheckpointEvidence,
+    ChildRun,
     ContextItem,
     DeadLetter,
     Effect,
@@ -313,6 +314,13 @@ class ArtifactContentAdmin(TenantAdmin):
     found_by = ("pk", "digest")
     list_display = ("digest", "size", "place", "at")
     hidden = ("body",)
+
+
+@admin.register(ChildRun)
+class ChildRunAdmin(TenantAdmin):
+    tenant = "parent__workspace"
+    found_by = ("pk", "parent", "stage", "run", "started")
+    list_display = ("id", "parent_id", "key", "run_id", "epoch", "on_parent_end", "is_current", "awaited", "created_at")
 
 
 @admin.register(ReconciliationItem)

@@ -12,9 +12,10 @@ class PipelinesConfig(AppConfig):
 
         from pipelines import store_role
         from pipelines.access import hold_to_membership
-        from pipelines.console import artifact_pages, import_pages, run_page
+        from pipelines.console import artifact_pages, child_pages, import_pages, run_page
 
         hold_to_membership(get_user_model())
         post_migrate.connect(store_role.open_store, sender=self)
         run_page.with_sections(artifact_pages.sections)
         run_page.with_sections(import_pages.sections)
+        run_page.with_sections(child_pages.sections)

@@ -60,6 +60,7 @@ class RunFilter:
     created_after: datetime | None = None
     created_before: datetime | None = None
     recovered_from: tuple[uuid.UUID, ...] = ()
+    parent_id: tuple[uuid.UUID, ...] = ()
     wide: bool = False
 
     @property
@@ -88,6 +89,7 @@ def read_run_filter(params: Parameters, also: Collection[str] = (), *, wide: boo
         created_after=min(after, default=None),
         created_before=max(before, default=None),
         recovered_from=identifiers(params, "recovered_from"),
+        parent_id=identifiers(params, "parent_id"),
         wide=wide and bool(_searches(params)),
     )
 

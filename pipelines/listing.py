@@ -108,6 +108,7 @@ class _Search:
             "pipelines": places.pipelines,
             "status": list(wanted.status),
             "sources": list(wanted.recovered_from),
+            "parents": list(wanted.parent_id),
             "handlers": list(wanted.handler),
             "codes": list(wanted.error_code),
             "after": wanted.created_after,
@@ -154,6 +155,7 @@ class _Search:
             self._among("r.pipeline_id", "pipelines"),
             self._among("r.status", "status"),
             self._among("r.recovered_from_id", "sources"),
+            self._among("r.parent_id", "parents"),
             wanted.handler
             and "EXISTS (SELECT FROM pipelines_stage h WHERE h.run_id = r.id AND h.handler = ANY(%(handlers)s))",
             with_code
@@ -191,7 +193,7 @@ class _Search:
     def _by_value(self) -> str | None:
         """A filter over a column of the run: a probe of that column's own index for each value it may have."""
         wanted, places = self.wanted, self.places
-        asked = [name for name in ("status", "recovered_from") if getattr(wanted, name)]
+        asked = [name for name in ("status", "recovered_from", "parent_id") if getattr(wanted, name)]
         asked += ["pipeline"] if places.pipelines else []
         if wanted.handler or wanted.error_code or len(asked) > 1:
             return None
@@ -210,6 +212,9 @@ class _Search:
             case ["recovered_from"]:
                 values = "unnest(%(sources)s::uuid[]) w(one)"
                 matches = f"r.recovered_from_id = w.one AND {self.conditions()}"
+            case ["parent_id"]:
+                values = "unnest(%(parents)s::uuid[]) w(one)"
+                matches = f"r.parent_id = w.one AND {self.conditions()}"
             case _ if places.applications or places.environments:
                 values, matches = (
                     f"{self._rungs()} v(app, env)",
@@ -231,7 +236,7 @@ class _Search:
         Errors are few, so they lead whatever else is asked; a handler leads alone.
         """
         wanted = self.wanted
-        others = wanted.status or wanted.recovered_from or self.places.pipelines
+        others = wanted.status or wanted.recovered_from or wanted.parent_id or self.places.pipelines
         if wanted.error_code:
             values, matches = "%(codes)s", "s.last_error_code = w.one AND s.last_error_code <> ''"
         elif wanted.handler and not others:

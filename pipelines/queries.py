@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from django.conf import settings
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch, Q, QuerySet
 
 from pipelines import blackouts, lanes, listing, places, policies, recipients, throttle_use
 from pipelines.access import Actor
@@ -206,6 +206,20 @@ def blockers(run: Run, known: Sequence[Stage] | None = None) -> list[Blocker]:
     """Why the run does not move: what each unfinished stage waits for, and until when; `known` are its stages."""
     found = stages(run) if known is None else known
     return find_blockers(run, found, _around(run, found)) + others(run)
+
+
+def children(run: Run) -> QuerySet[ChildRun]:
+    """The runs that its stages started, by the links that lead to them, with stage and run that counts."""
+    rows = ChildRun.objects.filter(parent=run).select_related("stage", "run")
+    return rows.defer("stage__input", "run__input")
+
+
+def started_by(run: Run) -> QuerySet[ChildRun]:
+    """The links that lead to a run, those of runs that took it over too, the first of all first."""
+    if run.parent_id is None:
+        return ChildRun.objects.none()
+    rows = ChildRun.objects.filter(Q(run=run) | Q(started=run)).select_related("stage", "parent")
+    return rows.defer("stage__input", "parent__input").order_by("created_at", "id")
 
 
 def draining(run: Run) -> int:

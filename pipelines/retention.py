@@ -4,7 +4,9 @@ Off unless an operator sets a number of days. It alone may delete insert-only ro
 itself to the tables' triggers; audit events stay. Never removed: unfinished runs, runs with a stage, an effect or
 anything else to be reconciled, runs that a kept fork came from, children of kept runs, and what apps above keep
 (`stays_while`). Afterwards the run's idempotency key is free again (P25): who relies on it as their only record of what
-was done loses that record (P26). Inline releases stay, as other runs may share them. Serves model §3.13, P22, P25, P26, F157.
+was done loses that record (P26). Inline releases stay, as other runs may share them.
+
+Serves model §3.13, P22, P25, P26, F157.
 """
 
 from __future__ import annotations

@@ -121,6 +121,18 @@ class Blockers(OperationsEndpoint):
         return answer({"next": None, "previous": None, "results": results})
 
 
+class Children(OperationsEndpoint):
+    """The runs that the stages of a run started, newest first, also those that a later epoch began anew (F38, F73)."""
+
+    access = {"GET": VIEW}
+    for_key = True
+
+    @extend_schema(parameters=list_parameters(), responses=wire.listed(wire.ChildView))
+    def get(self, call: Call) -> HttpResponse:
+        page = page_of(queries.children(call.target), read_cut(call.params))
+        return page_answer(call.request, page, [wire.child_view(link) for link in page.rows])
+
+
 class StageOutputs(OperationsEndpoint):
     """Everything that a stage ever produced or was given, newest first, so that epochs can be compared (P65)."""
 
@@ -412,6 +424,7 @@ urlpatterns = [
     path("executions/<str:execution_id>/attempts", Attempts.as_view()),
     path("executions/<str:execution_id>/timeline", Timeline.as_view()),
     path("executions/<str:execution_id>/blockers", Blockers.as_view()),
+    path("executions/<str:execution_id>/children", Children.as_view()),
     path("stages/<str:stage_id>/outputs", StageOutputs.as_view()),
     path("stages/<str:stage_id>/policies", StagePolicies.as_view()),
     path("environments", Environments.as_view()),

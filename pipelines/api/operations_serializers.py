@@ -41,10 +41,13 @@ from pipelines.models import (
     Application,
     Attempt,
     AuditHead,
+    ChildRun,
     DeadLetter,
     EffectMode,
     Environment,
     Event,
+    Follow,
+    OnParentEnd,
     Pipeline,
     Policy,
     PolicyKind,
@@ -264,6 +267,7 @@ class ExecutionItem(Shape):
     pipeline = Text(allow_null=True)
     release_id = Identifier()
     recovered_from = Identifier(allow_null=True)
+    parent_id = Identifier(allow_null=True, help_text="the run whose stage started it")
     created_at = Moment()
     started_at = Moment(allow_null=True)
     finished_at = Moment(allow_null=True)
@@ -348,6 +352,7 @@ def execution_item(run: Run) -> dict[str, Any]:
         "pipeline": run.pipeline.slug if run.pipeline else None,
         "release_id": str(run.release_id),
         "recovered_from": _id(run.recovered_from_id),
+        "parent_id": _id(run.parent_id),
         "created_at": time(run.created_at),
         "started_at": time(run.started_at),
         "finished_at": time(run.finished_at),
@@ -408,6 +413,50 @@ def _inputs(run: Run) -> dict[str, Any] | None:
     """What the run was given; in a fork also `_recovery`, which says what it was made out of (O21)."""
     given = None if run.input is None else json.loads(run.input)
     return given if run.recovery is None else {**(given or {}), "_recovery": run.recovery}
+
+
+class ChildView(Shape):
+    """A run that a stage started. `execution_id` is the run that counts, `started_execution_id` the one that was
+    started; `current` is false where a later epoch began anew under the same key. `taken_over`: the run that this one
+    was forked from had started it."""
+
+    id = Identifier()
+    stage_id = Identifier()
+    stage = Text()
+    key = Text()
+    execution_id = Identifier()
+    started_execution_id = Identifier()
+    name = Text(blank=True)
+    status = OneOf(RunStatus.values)
+    epoch = Whole(min_value=1, max_value=HUGE)
+    on_parent_end = OneOf(OnParentEnd.values)
+    follow = OneOf(Follow.values)
+    taken_over = Flag()
+    current = Flag()
+    awaited = Flag()
+    created_at = Moment()
+    finished_at = Moment(allow_null=True)
+
+
+def child_view(link: ChildRun) -> dict[str, Any]:
+    return {
+        "id": str(link.id),
+        "stage_id": str(link.stage_id),
+        "stage": link.stage.name,
+        "key": link.key,
+        "execution_id": str(link.run_id),
+        "started_execution_id": str(link.started_id),
+        "name": link.run.name,
+        "status": link.run.status,
+        "epoch": link.epoch,
+        "on_parent_end": link.on_parent_end,
+        "follow": link.follow,
+        "taken_over": link.taken_over,
+        "current": link.is_current,
+        "awaited": link.awaited,
+        "created_at": time(link.created_at),
+        "finished_at": time(link.run.finished_at),
+    }
 
 
 class ApprovalView(Shape):

@@ -46,6 +46,7 @@ SCREENS = {
     "GET stages/<str:stage_id>/import-request": "import-request",
     "POST stages/<str:stage_id>/import": "import-answer",
     "GET executions/<str:execution_id>/account": RUN,
+    "GET executions/<str:execution_id>/children": "children",
     "GET stages/<str:stage_id>/policies": RUN,
     "GET stages/<str:stage_id>/outputs": RUN,
     "GET operations": "operations",

@@ -103,6 +103,7 @@ def test_an_unknown_filter_is_refused_by_name(viewer: Api, path: str) -> None:
         ("created_before", "2026-05-20T08:00:00"),
         ("created_after", "0001-01-01T00:00:00+14:00"),
         ("recovered_from", "42"),
+        ("parent_id", "42"),
         ("handler", "x" * 301),
         ("search", "a\x00b"),
     ],
@@ -184,6 +185,17 @@ def test_filters_by_the_run_it_was_forked_from(start_run: StartRun, viewer: Api)
     Run.objects.filter(id=fork.id).update(recovered_from=source)
     assert found(viewer, f"recovered_from={source.id}") == ["fork"]
     assert found(viewer, f"recovered_from={uuid.uuid4()}") == []
+
+
+def test_filters_by_the_run_whose_stage_started_it(start_run: StartRun, viewer: Api) -> None:
+    parent, child, other = start_run(name="parent"), start_run(name="child"), start_run(name="other")
+    Run.objects.filter(id__in=[child.id, other.id]).update(parent=parent)
+    Run.objects.filter(id=other.id).update(status="failed")
+    assert found(viewer, f"parent_id={parent.id}") == ["other", "child"]
+    assert found(viewer, f"parent_id={parent.id}&status=failed") == ["other"]
+    assert found(viewer, f"parent_id={parent.id}&handler=Handler") == ["other", "child"]
+    assert found(viewer, f"parent_id={uuid.uuid4()}") == []
+    assert viewer.get(f"/v1/executions/{child.id}").json()["parent_id"] == str(parent.id)
 
 
 def test_searches_words_and_their_beginnings(start_run: StartRun, viewer: Api) -> None:

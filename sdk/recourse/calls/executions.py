@@ -24,6 +24,7 @@ class Executions(Group[Sender_co]):
         environment: Some = None,
         error_code: Some = None,
         handler: Some = None,
+        parent_id: Some = None,
         pipeline: Some = None,
         recovered_from: Some = None,
         search: Some = None,
@@ -40,6 +41,7 @@ class Executions(Group[Sender_co]):
             environment=environment,
             error_code=error_code,
             handler=handler,
+            parent_id=parent_id,
             pipeline=pipeline,
             recovered_from=recovered_from,
             search=search,
@@ -77,6 +79,13 @@ class Executions(Group[Sender_co]):
     ) -> Call[Page[operations.EventView]]:
         """One page of what happened, in order."""
         return page(f"v1/executions/{segment(execution_id)}/timeline", next, page_size=page_size)
+
+    @lists
+    def children(
+        self, execution_id: str, *, next: str | None = None, page_size: int | None = None
+    ) -> Call[Page[operations.ChildView]]:
+        """One page of the runs that its stages started, newest first."""
+        return page(f"v1/executions/{segment(execution_id)}/children", next, page_size=page_size)
 
     @asks
     def snapshot(self, execution_id: str) -> Call[operations.SnapshotView]:

@@ -763,6 +763,33 @@ class CheckpointView(TypedDict):
     superseded: bool
 
 
+class ChildView(TypedDict):
+    """A run that a stage started. `execution_id` is the run that counts, `started_execution_id` the one that was
+    started; `current` is false where a later epoch began anew under the same key. `taken_over`: the run that this
+    one was forked from had started it.
+    """
+
+    id: str
+    stage_id: str
+    stage: str
+    key: str
+    execution_id: str
+    started_execution_id: str
+    name: str
+    # `queued`, `running`, `waiting`, `pausing`, `paused`, `blocked`, `completed`, `failed`, `cancelled`
+    status: str
+    epoch: int
+    # `cancel`, `leave`
+    on_parent_end: str
+    # `fork`, `original`
+    follow: str
+    taken_over: bool
+    current: bool
+    awaited: bool
+    created_at: str
+    finished_at: str | None
+
+
 class ContextItemView(TypedDict):
     key: str
     value: str
@@ -1011,6 +1038,8 @@ class ExecutionView(TypedDict):
     pipeline: str | None
     release_id: str
     recovered_from: str | None
+    # the run whose stage started it
+    parent_id: str | None
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -1334,6 +1363,8 @@ class ListedExecution(TypedDict):
     pipeline: str | None
     release_id: str
     recovered_from: str | None
+    # the run whose stage started it
+    parent_id: str | None
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -1628,6 +1659,8 @@ class PlanView(TypedDict):
     release_changed: bool
     checkpoint_id: str | None
     goes_on_outside: list[str]
+    # runs that it started, which are cancelled with it
+    ends_too: NotRequired[list[str]]
     plan_digest: str
     # while it holds an override_reason is needed; no part of the digest
     blackout: NotRequired[BlackoutHolds | None]

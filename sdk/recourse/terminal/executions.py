@@ -88,6 +88,7 @@ def _add_looks(verbs: Any) -> None:
             "created_after": {"type": moment, "metavar": "TIME", "help": "with its offset, or 2h for two hours ago"},
             "created_before": {"type": moment, "metavar": "TIME", "help": "as --created-after"},
             "recovered_from": {"metavar": "RUN", "help": "forks of this run"},
+            "parent_id": {"metavar": "RUN", "help": "runs that stages of this run started"},
         },
     )
     add_list_options(listed)
