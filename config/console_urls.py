@@ -14,6 +14,7 @@ from pipelines.console import (
     blackout_acts,
     blackout_pages,
     child_pages,
+    connector_pages,
     import_pages,
     key_pages,
     letter_list,
@@ -146,5 +147,6 @@ urlpatterns = [
     path("artifacts/", artifact_pages.artifact_list, name="artifacts"),
     path("artifacts/new/", artifact_pages.baseline_new, name="baseline-new"),
     path("artifacts/<uuid:artifact_id>/content/", artifact_pages.artifact_content, name="artifact-content"),
+    path("connectors/", connector_pages.connector_matrix, name="connectors"),
     path("workers/", worker_pages.worker_list, name="workers"),
 ]
