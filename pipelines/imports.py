@@ -78,7 +78,8 @@ def take(stage_id: uuid.UUID, answer: Answer, *, actor: Actor, reason: str = "",
 
     Another's stage is 404. Refused: `stage_state_invalid` where the stage imports nothing or awaits nothing yet,
     `definition_changed`, else `stale_request`; then it is kept as evidence. With the digest of a preview
-    (`plan_digest`), what leads elsewhere by now is `plan_changed`, and changes nothing.
+    (`plan_digest`), what leads elsewhere by now is `plan_changed`, and changes nothing. An answer that was taken
+    already leads nowhere: it is answered as then, whatever was seen.
     """
     found = query("SELECT run_id FROM pipelines_stage WHERE id = %s", [stage_id])
     run_id = found[0][0] if found else None
@@ -89,7 +90,7 @@ def take(stage_id: uuid.UUID, answer: Answer, *, actor: Actor, reason: str = "",
         if isinstance(taken, Refusal):
             refusal = taken
             entry.keep_refused(refusal)
-        elif plan_digest and plan_digest != taken.digest:
+        elif plan_digest and plan_digest != taken.digest and not taken.replayed:
             raise Refusal("plan_changed", "it would lead elsewhere than it was seen to; look again")
     if refusal is not None:
         raise refusal

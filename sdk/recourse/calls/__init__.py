@@ -16,6 +16,7 @@ from recourse.calls.records import AuditEvents, Operations, Reconciliation
 from recourse.calls.runs import Runs
 from recourse.calls.schedules import Backfills, Blackouts, Triggers
 from recourse.calls.stages import Stages
+from recourse.calls.store import Store
 from recourse.calls.work import Work
 
 __all__ = ["Call", "Groups"]
@@ -33,6 +34,7 @@ class Groups(Generic[Sender_co]):
         self.approvals = Approvals(sender)
         self.approval_rules = ApprovalRules(sender)
         self.artifacts = Artifacts(sender)
+        self.store = Store(sender)
         self.dead_letters = DeadLetters(sender)
         self.reconciliation = Reconciliation(sender)
         self.bulk_operations = BulkOperations(sender)

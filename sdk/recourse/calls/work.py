@@ -261,11 +261,81 @@ class Work(Group[Sender_co]):
         return told(f"stages/{segment(stage_id)}/artifacts", body, again=again, session=session)
 
     @asks
-    def artifact(self, artifact_id: str, *, session: str | None = None) -> Call[Content]:
+    def declare_table(
+        self, stage_id: str, *, session: str, execution_id: str, table: str, key: Sequence[str]
+    ) -> Call[application.TableKept]:
+        """Declares the key columns of a table of the workspace store, once and for all. Other columns raise
+        `StoreConflict`.
+        """
+        body = given(executionId=execution_id, table=table, key=key)
+        return told(f"stages/{segment(stage_id)}/store/table", body, again="it is declared already", session=session)
+
+    @asks
+    def insert_rows(
+        self,
+        stage_id: str,
+        *,
+        session: str,
+        execution_id: str,
+        table: str,
+        rows: Sequence[Mapping[str, Any]],
+        key: Sequence[str] | None = None,
+    ) -> Call[application.RowsWritten]:
+        """Adds rows to a table; another row under the key of one raises `StoreConflict`."""
+        body = given(executionId=execution_id, table=table, rows=rows, key=key)
+        again = "rows that are there already stay as they are"
+        return told(f"stages/{segment(stage_id)}/store/insert", body, again=again, session=session)
+
+    @asks
+    def upsert_rows(
+        self,
+        stage_id: str,
+        *,
+        session: str,
+        execution_id: str,
+        table: str,
+        rows: Sequence[Mapping[str, Any]],
+        key: Sequence[str] | None = None,
+    ) -> Call[application.RowsWritten]:
+        """Adds rows to a table, and replaces those under their keys."""
+        body = given(executionId=execution_id, table=table, rows=rows, key=key)
+        again = "rows that are there already stay as they are"
+        return told(f"stages/{segment(stage_id)}/store/upsert", body, again=again, session=session)
+
+    @asks
+    def read_rows(
+        self,
+        stage_id: str,
+        *,
+        session: str,
+        execution_id: str,
+        table: str,
+        where: Mapping[str, Any] | None = None,
+        after: int | None = None,
+        limit: int | None = None,
+    ) -> Call[application.RowsRead]:
+        """A page of rows: `{rows, next}`; `next` is the `after` of the following one."""
+        body = given(executionId=execution_id, table=table, where=where, after=after, limit=limit)
+        return told(f"stages/{segment(stage_id)}/store/read", body, again="it only reads", session=session)
+
+    @asks
+    def delete_rows(
+        self,
+        stage_id: str,
+        *,
+        session: str,
+        execution_id: str,
+        table: str,
+        where: Mapping[str, Any] | None = None,
+        everything: bool | None = None,
+    ) -> Call[application.RowsDeleted]:
+        """Deletes rows, a bounded number at a time: `{deleted, more}`."""
+        body = given(executionId=execution_id, table=table, where=where, everything=everything)
+        again = "what is gone is gone, and it goes on where it was"
+        return told(f"stages/{segment(stage_id)}/store/delete", body, again=again, session=session)
+
+    @asks
+    def artifact(self, artifact_id: str, *, session: str) -> Call[Content]:
         """`{content, sha256, mediaType}`: the bytes of an artifact, checked against their digest."""
-        return Call(
-            "GET",
-            f"artifacts/{segment(artifact_id)}",
-            headers={"x-worker-session": session} if session else {},
-            bytes_with_digest=True,
-        )
+        path = f"artifacts/{segment(artifact_id)}"
+        return Call("GET", path, headers={"x-worker-session": session}, bytes_with_digest=True)
