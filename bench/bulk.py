@@ -185,6 +185,7 @@ def copy(count: int) -> None:
     from pipelines.sql import execute
 
     source = DeadLetter.objects.filter(state="open").latest("opened_at").run_id
+    execute("DROP TABLE IF EXISTS copied, copied_stages")
     execute(
         "CREATE TEMPORARY TABLE copied AS SELECT gen_random_uuid() AS id, n,"
         " recourse_now() - make_interval(secs => n) AS at FROM generate_series(1, %s::int) n",

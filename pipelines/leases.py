@@ -462,20 +462,24 @@ def _write_claim(holder: Holder, jobs: Sequence[Job], now: datetime, acquire: bo
         WITH item AS (
             SELECT * FROM unnest(%(stages)s::uuid[], %(runs)s::uuid[]) AS r(stage_id, run_id)
         ), taken AS (
-            DELETE FROM pipelines_queueentry q USING item WHERE q.stage_id = item.stage_id
+            DELETE FROM pipelines_queueentry WHERE stage_id = ANY(%(stages)s::uuid[])
         ), stage AS (
             UPDATE pipelines_stage s SET state = %(state)s, attempt_number = s.attempt_number + 1,
                 started_at = coalesce(s.started_at, %(started)s::timestamptz)
             FROM item WHERE s.id = item.stage_id
         ), begun AS (
-            -- the run has begun: what else is ready in it waits for no blackout's end
-            UPDATE pipelines_queueentry SET is_start = false WHERE stage_id IN (
-                SELECT q.stage_id FROM item JOIN pipelines_run r ON r.id = item.run_id AND r.started_at IS NULL
-                JOIN pipelines_stage s ON s.run_id = r.id AND s.state = 'ready'
-                JOIN pipelines_queueentry q ON q.stage_id = s.id
-                WHERE q.is_start AND s.id <> ALL(%(stages)s::uuid[])
-                FOR NO KEY UPDATE OF q SKIP LOCKED
-            )
+            -- The run has begun: what else is ready in it waits for no blackout's end. Fenced from run to entry, and
+            -- found before it is written: statistics of a queue that was empty a minute ago would have it walked
+            -- through once for each of its entries.
+            UPDATE pipelines_queueentry SET is_start = false WHERE stage_id = ANY(ARRAY(
+                SELECT q.stage_id
+                FROM (SELECT r.id FROM item JOIN pipelines_run r ON r.id = item.run_id
+                    WHERE r.started_at IS NULL OFFSET 0) fresh
+                CROSS JOIN LATERAL (SELECT s.id FROM pipelines_stage s
+                    WHERE s.run_id = fresh.id AND s.state = 'ready' AND s.id <> ALL(%(stages)s::uuid[]) OFFSET 0) s
+                CROSS JOIN LATERAL (SELECT e.stage_id FROM pipelines_queueentry e
+                    WHERE e.stage_id = s.id AND e.is_start FOR NO KEY UPDATE SKIP LOCKED) q
+            ))
         )
         UPDATE pipelines_run r SET updated_at = %(now)s, started_at = coalesce(r.started_at, %(now)s),
             status = CASE WHEN r.status = 'blocked' THEN 'blocked' ELSE 'running' END

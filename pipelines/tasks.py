@@ -11,7 +11,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 from django.conf import settings
 from recourse import default_registry
 
-from pipelines import artifact_upkeep, audit_chain, dispatch, executor, ledger, sweeps
+from pipelines import artifact_upkeep, audit_chain, dispatch, executor, ledger, queue_statistics, sweeps
 from pipelines.retention import remove_older_than
 
 
@@ -41,6 +41,7 @@ _process = _Process()
 @shared_task(name="pipelines.tasks.sweep")
 def sweep() -> dict[str, int]:
     """What time alone does, once; and a hint where one was lost."""
+    queue_statistics.follow()
     done = sweeps.sweep()
     executor.hint_overdue()
     return done
