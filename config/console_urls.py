@@ -21,6 +21,7 @@ from pipelines.console import (
     pipeline_acts,
     pipeline_pages,
     run_list,
+    store_pages,
     tick_pages,
     trigger_acts,
     trigger_pages,
@@ -147,6 +148,10 @@ urlpatterns = [
     path("artifacts/", artifact_pages.artifact_list, name="artifacts"),
     path("artifacts/new/", artifact_pages.baseline_new, name="baseline-new"),
     path("artifacts/<uuid:artifact_id>/content/", artifact_pages.artifact_content, name="artifact-content"),
+    path("store/", store_pages.store_list, name="store"),
+    path("store/<uuid:table_id>/", store_pages.store_table, name="store-table"),
+    path("store/<uuid:table_id>/export/", store_pages.store_export_view, name="store-export"),
+    path("store/<uuid:table_id>/remove/", store_pages.store_remove, name="store-remove"),
     path("connectors/", connector_pages.connector_matrix, name="connectors"),
     path("workers/", worker_pages.worker_list, name="workers"),
 ]

@@ -56,6 +56,7 @@ from pipelines.models import (
     RunSearch,
     Stage,
     StageOutput,
+    StoreTable,
     Termination,
     WorkerSession,
     Workspace,
@@ -314,6 +315,12 @@ class ArtifactContentAdmin(TenantAdmin):
     found_by = ("pk", "digest")
     list_display = ("digest", "size", "place", "at")
     hidden = ("body",)
+
+
+@admin.register(StoreTable)
+class StoreTableAdmin(TenantAdmin):
+    found_by = ("pk", "written_by_run")
+    list_display = ("name", "application_id", "environment_id", "rows", "bytes", "written_by_run", "written_at")
 
 
 @admin.register(ChildRun)

@@ -14,7 +14,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -68,15 +68,22 @@ def stream(
 ) -> StreamingHttpResponse:
     """These events as a download of that name; `keep` writes down that they are exported, once it is sure. `whose` is
     the id of the workspace whose places it takes."""
+    content, write = WRITERS[form]
+    return download(lambda: _read(rows, write), content, f"{name}.{form}", whose, keep)
+
+
+def download(
+    read: Callable[[], Generator[str]], content: str, name: str, whose: str, keep: Callable[[], None]
+) -> StreamingHttpResponse:
+    """What is read as a file of that name, part by part; the rest as `stream`."""
     slot = _slot(whose)
     try:
         keep()
     except BaseException:
         _give_back(slot)
         raise
-    content, write = WRITERS[form]
-    response = StreamingHttpResponse(_Reading(rows, write, slot), content_type=content)
-    response.headers["Content-Disposition"] = content_disposition_header(True, f"{name}.{form}") or ""
+    response = StreamingHttpResponse(_Reading(read(), slot), content_type=content)
+    response.headers["Content-Disposition"] = content_disposition_header(True, name) or ""
     return response
 
 
@@ -119,9 +126,9 @@ class _Reading:
     """What is left to be sent. Closing it ends the transaction and gives the place to the next, also when nothing was
     read of it."""
 
-    def __init__(self, rows: QuerySet[AuditEvent], write: Callable[[Iterator[AuditEvent]], Iterator[str]], slot: Slot):
+    def __init__(self, parts: Generator[str], slot: Slot) -> None:
         self._slot = slot
-        self._parts = _read(rows, write)
+        self._parts = parts
 
     def __iter__(self) -> Iterator[str]:
         return self._parts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from pipelines.models import StoreTable
-from pipelines.sql import query
+from pipelines.models import Run, StoreTable
+from pipelines.sql import execute, query
 from tests.cast import Api
 
 INVOICES = [{"invoice_id": 1, "amount": "10.00"}, {"invoice_id": 2, "amount": "20.50"}]
@@ -47,3 +48,22 @@ def assert_counted() -> None:
     }
     assert {one: found.get(one, (0, 0)) for one in told} == told
     assert set(found) <= set(told)
+
+
+def table_of(run: Run, name: str = "sync_progress") -> StoreTable:
+    """A table of the run's application and environment, with nothing in it."""
+    return StoreTable.objects.create(
+        workspace_id=run.workspace_id, application_id=run.application_id, environment_id=run.environment_id, name=name
+    )
+
+
+@contextmanager
+def out_of_reach() -> Iterator[None]:
+    """The console has the rights of a user who may not act as the store's role; within a transaction."""
+    execute("CREATE ROLE recourse_nobody NOLOGIN")
+    execute("GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO recourse_nobody")
+    execute("SET LOCAL SESSION AUTHORIZATION recourse_nobody")
+    try:
+        yield
+    finally:
+        execute("RESET SESSION AUTHORIZATION")

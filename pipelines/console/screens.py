@@ -52,6 +52,8 @@ ACTIONS = {
     "release-activate": "release.activate",
     "release-review": "release.review",
     "baseline-new": "artifact.add_baseline",
+    "store-remove": "store.remove",
+    "store-export": "store.export",
     "blackout-new": "blackout.save",
     "blackout-change": "blackout.save",
     "freeze": "freeze.declare",

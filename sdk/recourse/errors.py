@@ -217,6 +217,18 @@ class ArtifactCorrupt(Conflict):
     """409: the bytes are not what was stored; nothing of them is given out."""
 
 
+class StoreConflict(Conflict):
+    """409: the workspace store has another row under that key, or another key; it stays."""
+
+
+class StoreQuotaExceeded(Conflict):
+    """409: the workspace store has no room for it; nothing was stored."""
+
+
+class StoreClosed(Conflict):
+    """409: the workspace store cannot be used; whoever runs the console has to open it."""
+
+
 class PlanChanged(Conflict):
     """409: the world has moved since `plan_digest` was made. `plan` is the new plan, with its own digest."""
 
@@ -277,6 +289,9 @@ _BY_CODE: dict[str, type[ApiError]] = {
     "recipient_not_allowed": RecipientNotAllowed,
     "artifact_immutable": ArtifactImmutable,
     "artifact_corrupt": ArtifactCorrupt,
+    "store_conflict": StoreConflict,
+    "store_quota_exceeded": StoreQuotaExceeded,
+    "store_closed": StoreClosed,
     "recovery_environment_mismatch": EnvironmentMismatch,
     "checkpoint_integrity_invalid": CheckpointInvalid,
     "operator_review_required": OperatorReviewRequired,

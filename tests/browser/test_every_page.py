@@ -38,6 +38,7 @@ NO_PAGE = {
         "preferences",
         "audit-export",
         "artifact-content",
+        "store-export",
         "import-request",
         "bulk-new",
         "backfill-start",

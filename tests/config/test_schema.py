@@ -28,6 +28,7 @@ from config.wsgi import application
 from pipelines import catalog, keyring, keys, releases, triggers
 from pipelines.models import Application, Checkpoint, DeadLetter, Environment, Gate, KeyScope, Run
 from tests.cast import Hand, Person, Worker, stages_of
+from tests.kept import table_of
 from tests.pipelines.blackout_nights import on_dates
 from tests.recovery.stories import effect_of, in_review
 
@@ -98,6 +99,7 @@ def things(
         "rule_id": str(ApprovalRule.objects.create(workspace_id=run.workspace_id, name="x", kinds=["retry"]).id),
         "key_id": str(keyring.read(run.workspace_id).active),
         "checkpoint_id": str(Checkpoint.objects.filter(run=run).latest("sequence").id),
+        "table_id": str(table_of(run).id),
     }
 
 

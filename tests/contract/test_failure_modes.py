@@ -16,7 +16,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 from django.db import transaction
-from django.test import Client
+from django.test import Client, override_settings
 
 from pipelines.errors import STATUS
 from pipelines.models import Artifact, AuditEvent, Run
@@ -25,6 +25,7 @@ from recovery import bulk_targets
 from tests.cast import Api, unknown_id
 from tests.clock import Clock
 from tests.contract.house import CHARGE, OUTSIDE, House, printed
+from tests.kept import INVOICES, ask, out_of_reach
 from tests.stored import flipped, in_database, store
 
 MODEL: dict[int, str] = {
@@ -38,7 +39,8 @@ MODEL: dict[int, str] = {
     409: "idempotency_conflict recovery_idempotency_conflict execution_state_invalid stage_state_invalid"
     " stale_execution stale_request gate_decision_conflict approval_stale gate_denied needs_reconciliation"
     " budget_exhausted deadline_exceeded attempts_exhausted definition_changed recipient_not_allowed"
-    " artifact_immutable artifact_corrupt recovery_environment_mismatch checkpoint_integrity_invalid"
+    " artifact_immutable artifact_corrupt store_conflict store_quota_exceeded store_closed"
+    " recovery_environment_mismatch checkpoint_integrity_invalid"
     " operator_review_required recovery_denied plan_changed release_not_active blackout_active",
     413: "payload_too_large",
     422: "environment_unknown cron_invalid timezone_invalid backfill_window_invalid backfill_too_many_ticks"
@@ -345,6 +347,28 @@ def an_artifact_of_which_a_bit_has_flipped(house: House) -> Any:
     kept = store(house.worker, house.worker.take()).json()["artifactId"]
     in_database().change(Artifact.objects.get(), flipped)
     return house.worker.get(f"/artifacts/{kept}")
+
+
+@reaches("store_conflict")
+def another_row_under_the_key_of_one_that_is_kept(house: House) -> Any:
+    house.start()
+    job = house.worker.take()
+    assert ask(house.worker, job, "insert", rows=INVOICES, key=["invoice_id"]).status_code == 200
+    return ask(house.worker, job, "insert", rows=[{"invoice_id": 1}])
+
+
+@reaches("store_quota_exceeded")
+def one_row_more_than_a_table_may_have(house: House) -> Any:
+    house.start()
+    with override_settings(RECOURSE_STORE_TABLE_ROWS=1):
+        return ask(house.worker, house.worker.take(), "insert", rows=INVOICES)
+
+
+@reaches("store_closed")
+def a_row_for_a_store_whose_role_is_out_of_reach(house: House) -> Any:
+    house.start()
+    with out_of_reach():
+        return ask(house.worker, house.worker.take(), "insert", rows=INVOICES)
 
 
 @reaches("recipient_not_allowed")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.api import serializers, shapes
+from pipelines.api import serializers, shapes, worker_store
 from pipelines.api.bodies import DEEPEST, MIB
 from pipelines.api.shapes import Shape
 from pipelines.models import Run, WorkerSession
@@ -154,6 +154,14 @@ REQUESTS: dict[type[Shape], tuple[dict[str, Any], str | None]] = {
     serializers.OneOfManyResults: ({**RESULT, "stageId": ID}, None),
     serializers.Progress: ({"executionId": ID, "percent": 1, "message": "m"}, None),
     serializers.LogLines: ({"executionId": ID, "lines": [LINE]}, None),
+    worker_store.OfTable: ({"executionId": ID, "table": "t"}, None),
+    worker_store.TableDeclared: ({"executionId": ID, "table": "t", "key": ["k"]}, None),
+    worker_store.RowsGiven: ({"executionId": ID, "table": "t", "rows": [{"k": 1}], "key": ["k"]}, None),
+    worker_store.RowsWanted: (
+        {"executionId": ID, "table": "t", "where": {"k": 1}, "after": 0, "limit": 1},
+        None,
+    ),
+    worker_store.RowsUnwanted: ({"executionId": ID, "table": "t", "where": {"k": 1}, "everything": False}, None),
 }
 # what cannot stand beside the rest of an example, or names what must be there, has tests of its own
 OF_MANAGED = {"pipeline", "input", "baseline"}
@@ -175,6 +183,8 @@ WRONG: dict[type, list[Any]] = {
     shapes.JsonObject: [1, "{}", [], True, {"a": "\u0000"}, {"\u0000": 1}, {"a": ["\ud800"]}, {"a": TOO_LONG}],
     shapes.SmallJson: [{"a": "\u0000"}, ["\ud800"], TOO_LONG],
     shapes.ListOf: [1, "a", {}, True, [None]],
+    worker_store.TableName: [1, True, [], {}, "", "a b", "1st", "\u0000", "x" * 101],
+    worker_store.KeyColumns: [1, "k", {}, True, [], [None], [""], ["k", "k"], ["x" * 101], ["\u0000"], [*"abcdefghi"]],
 }
 
 

@@ -63,6 +63,7 @@ from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
 from tests.cells import in_each_cell
 from tests.factories import left_by
+from tests.kept import table_of
 from tests.recovery.backfilled import trigger_of, wish
 from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
@@ -172,6 +173,10 @@ SCREENS = {
     "artifacts": VIEW,
     "artifact-content": VIEW,
     "baseline-new": RELEASE,
+    "store": VIEW,
+    "store-table": VIEW,
+    "store-export": VIEW,
+    "store-remove": RELEASE,
     "triggers": VIEW,
     "trigger-new": RELEASE,
     "schedule-preview": VIEW,
@@ -220,6 +225,11 @@ APPLICATION_ROUTES = {
     "stages/<str:stage_id>/termination": SESSION,
     "stages/<str:stage_id>/artifacts": SESSION,
     "artifacts/<str:artifact_id>": SESSION,
+    "stages/<str:stage_id>/store/table": SESSION,
+    "stages/<str:stage_id>/store/insert": SESSION,
+    "stages/<str:stage_id>/store/upsert": SESSION,
+    "stages/<str:stage_id>/store/read": SESSION,
+    "stages/<str:stage_id>/store/delete": SESSION,
     "stages/<str:stage_id>/progress": SESSION,
     "stages/<str:stage_id>/logs": SESSION,
 }
@@ -394,6 +404,7 @@ def parts(
             people["admin"].actor, Given("prices", b"1", sha256(b"1").hexdigest())
         ).id,
         "bulk_id": begun(of(OperationKind.PAUSE, [gated]), people["admin"].actor).id,
+        "table_id": table_of(run).id,
         "blackout_id": _past_blackout(people["admin"]).id,
         "token_id": PersonalToken.objects.get(user=people["viewer"].user).id,
         "session_id": new_id(),

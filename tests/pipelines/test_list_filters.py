@@ -15,6 +15,7 @@ from pipelines.aftermath import OfRunFilter, OpenFilter
 from pipelines.api.artifacts import ArtifactFilter
 from pipelines.api.blackouts import BlackoutFilter
 from pipelines.api.checkpoints import CheckpointFilter
+from pipelines.api.store import StoreFilter
 from pipelines.errors import Refusal
 from pipelines.filters import MOST_VALUES, ListFilter
 from pipelines.models import DeadLetter, Run
@@ -36,6 +37,7 @@ LISTS = {
     "backfills": BackfillFilter,
     "bulk-operations": BulkFilter,
     "artifacts": ArtifactFilter,
+    "store/tables": StoreFilter,
     "reconciliation": OpenFilter,
 }
 each_list = pytest.mark.parametrize("name", LISTS)

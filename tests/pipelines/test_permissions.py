@@ -22,6 +22,7 @@ from recovery.states import OperationKind
 from tests.cast import Api, Hand, Person, stages_of
 from tests.cells import in_each_cell
 from tests.factories import left_by
+from tests.kept import table_of
 from tests.pipelines.blackout_nights import on_dates
 from tests.recovery.bulked import begun, of
 from tests.recovery.stories import effect_of, in_review
@@ -60,6 +61,10 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "artifacts"): RELEASERS,
     ("GET", "artifacts/<str:artifact_id>"): VIEWERS,
     ("GET", "artifacts/<str:artifact_id>/content"): VIEWERS,
+    ("GET", "store/tables"): VIEWERS,
+    ("GET", "store/tables/<str:table_id>"): VIEWERS,
+    ("GET", "store/tables/<str:table_id>/rows"): VIEWERS,
+    ("POST", "store/tables/<str:table_id>/remove"): RELEASERS,
     ("POST", "executions/<str:execution_id>/pause"): OPERATORS,
     ("POST", "executions/<str:execution_id>/resume"): OPERATORS,
     ("POST", "executions/<str:execution_id>/cancel"): OPERATORS,
@@ -136,10 +141,11 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "dead-letters/<str:letter_id>/discard"): OPERATORS,
 }
 FOR_EVERYBODY = {"schema", "docs"}  # they tell what the API looks like and nothing of anybody
+KINDS_FOR_KEYS = ("executions", "stages", "backfills", "artifacts", "store")
 FOR_KEYS = {
     route
     for (method, route), roles in ROUTES.items()
-    if method == "GET" and roles and route.partition("/")[0] in ("executions", "stages", "backfills", "artifacts")
+    if method == "GET" and roles and route.partition("/")[0] in KINDS_FOR_KEYS
 } | {"operations", "dead-letters", "approvals", "reconciliation"}
 
 AsPerson = Callable[[Person], Api]
@@ -214,6 +220,7 @@ def things(
     baseline = artifact_storing.add_baseline(admin, Given("prices", b"a,b", digest), application_id=application.id)
     return {
         "artifact_id": str(baseline.id),
+        "table_id": str(table_of(run).id),
         "backfill_id": str(backfill.id),
         "bulk_id": str(begun(of(OperationKind.CANCEL, [run]), admin).id),
         "execution_id": str(run.id),

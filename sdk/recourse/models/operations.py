@@ -2296,6 +2296,58 @@ class StillOutside(TypedDict):
     note: str | None
 
 
+class StoreRemoval(TypedDict):
+    """Which rows are to go; without `where` the table with all of them."""
+
+    reason: NotRequired[str]
+    # a lowercase UUID that makes the request safe to repeat
+    client_request_id: NotRequired[str]
+    # answer the plan and change nothing
+    dry_run: NotRequired[bool]
+    # of the plan that was looked at; another is refused
+    plan_digest: NotRequired[str]
+    where: NotRequired[dict[str, Any]]
+
+
+class StoreRemoved(TypedDict):
+    """What went, or with `dry_run` would go; the digest is that of what was seen."""
+
+    table_id: str
+    table: str
+    whole_table: bool
+    rows: int
+    bytes: int
+    plan_digest: str
+    dry_run: bool
+
+
+class StoreRowView(TypedDict):
+    """A row, and the run that wrote it last."""
+
+    # its place in the order
+    id: int
+    row: dict[str, Any]
+    execution_id: str | None
+    written_at: str
+
+
+class StoreTableView(TypedDict):
+    """A table, and what it holds now. The run that wrote last may have been removed since."""
+
+    id: str
+    name: str
+    # the key columns; none: the whole row is the key
+    key: list[str]
+    application: str
+    environment: str
+    rows: int
+    bytes: int
+    created_at: str
+    written_at: str | None
+    written_by_execution_id: str | None
+    written_by_attempt_id: str | None
+
+
 class TickError(TypedDict):
     code: str
     message: str
