@@ -26,7 +26,7 @@ from recourse.context import StageContext
 from recourse.errors import Parked
 from recourse.repeating import Backoff
 
-FIRST_SECONDS, MOST_SECONDS = 0.1, 2.0  # between two looks
+FIRST_SECONDS = 0.1  # between two looks at first; then twice as long each time
 PARK_AFTER_SECONDS = 5.0
 MOST_AT_ONCE = 1_000  # that are looked at, or parked for
 TERMINAL = frozenset({"completed", "failed", "cancelled"})
@@ -106,12 +106,11 @@ class Runs:
         whether a fork of the child takes its place. Raises `StageFailure` (RUN_REFUSED) where the console refuses it,
         `Stopped` when the attempt is not ours any more or is to stop.
         """
-        known_by = key or pipeline or name
-        if not known_by:
+        if not (pipeline or name):
             raise ValueError("name a pipeline, or give stages with a name")
         body: dict[str, Any] = {
             "executionId": self._stage.execution_id,
-            "key": known_by,
+            "key": key or pipeline or name,
             "onParentEnd": on_parent_end,
             "follow": follow,
         }
@@ -137,7 +136,7 @@ class Runs:
         wanted = list(children)
         if not wanted:
             return []
-        park_at, backoff = clock.now() + PARK_AFTER_SECONDS, Backoff(FIRST_SECONDS, MOST_SECONDS)
+        park_at, backoff = clock.now() + PARK_AFTER_SECONDS, Backoff(FIRST_SECONDS, PARK_AFTER_SECONDS)
         while True:
             seen = await self._look(wanted)
             open_runs = [one.run_id for one in seen if not one.is_terminal]
