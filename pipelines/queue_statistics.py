@@ -1,8 +1,8 @@
 """What the database's planner believes of the queue, kept near to what is there.
 
-A queue that was empty when statistics were last taken counts as one row; of ten thousand stages that a bulk put back since,
-each claim would then be planned as of one, and walk through all of them for each that it looks at. Autovacuum comes by
-in a minute or two, or never where it is switched off.
+A queue that was empty when statistics were last taken counts as one row. Of ten thousand stages that a bulk put back
+since, each claim would be planned as of one, and walk through all of them for each that it looks at. Autovacuum comes
+by in a minute or two, or never where it is switched off.
 """
 
 from __future__ import annotations
