@@ -212,8 +212,8 @@ VARIABLES = (
     Variable(
         "RECOURSE_HANDLERS",
         "",
-        "Modules with Python handlers for the Celery executor, separated by commas; `module@workspace/application` "
-        "limits a module to one application. `up` adds those of the samples.",
+        "Modules with Python handlers for the Celery executor, or files of pipelines, separated by commas; "
+        "`module@workspace/application` limits a module to one application. `up` adds those of the samples.",
     ),
     Variable(
         "RECOURSE_PUBLIC_URL",
