@@ -1,4 +1,4 @@
-"""Something between a client and the console that loses answers: the console has acted, and the client hears nothing."""
+"""Something between a client and the console that loses answers: the console has acted, the client hears nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Relay:
                 self.end_headers()
                 self.wfile.write(answer.content)
 
-            do_GET = do_POST = do_PATCH = pass_on
+            do_GET = do_POST = do_PATCH = pass_on  # noqa: N815
 
             def log_message(self, *args: Any) -> None:
                 pass

@@ -27,7 +27,7 @@ from pipelines.models import (
     Stage,
     Trigger,
 )
-from recovery.models import Backfill, Bulk, Operation
+from recovery.models import Backfill, BulkOperation, Operation
 from tests.cast import Hand, Person, stages_of
 from tests.contract.conftest import url_of_test_database, web_server
 from tests.sdk.relay import Relay
@@ -128,7 +128,7 @@ WRITES: dict[str, tuple[Callable[[Any, Things], Any], Callable[[], int], int]] =
     "dead_letters.acknowledge": (lambda c, t: c.dead_letters.acknowledge(t.letter), operations, 1),
     "bulk_operations.start": (
         lambda c, t: c.bulk_operations.start(kind="retry", execution_ids=[t.run], reason="all"),
-        Bulk.objects.count,
+        BulkOperation.objects.count,
         1,
     ),
     "triggers.create": (lambda c, t: c.triggers.create(**t.schedule | {"name": "other"}), Trigger.objects.count, 1),
@@ -162,7 +162,7 @@ WRITES: dict[str, tuple[Callable[[Any, Things], Any], Callable[[], int], int]] =
     "artifacts.add_baseline": (lambda c, t: c.artifacts.add_baseline("rates", b"1,2"), Artifact.objects.count, 1),
     "environments.save": (lambda c, t: c.environments.save("fifth"), Environment.objects.count, 1),
     "applications.save": (lambda c, t: c.applications.save("fx"), Application.objects.count, 1),
-    "signing_keys.rotate": (lambda c, t: c.signing_keys.rotate("yearly"), allowed("signing_key.rotate"), 1),
+    "signing_keys.rotate": (lambda c, t: c.signing_keys.rotate("yearly"), allowed("key.rotate"), 1),
 }
 
 
