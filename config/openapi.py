@@ -18,6 +18,7 @@ from django.views.decorators.http import require_safe
 from drf_spectacular.generators import SchemaGenerator
 
 from pipelines.api.imports import application_urls as application_imports
+from pipelines.api.serializers import Camel
 from pipelines.api.shapes import Shape
 
 OPERATIONS: list[URLPattern | URLResolver] = [
@@ -51,7 +52,7 @@ APPLICATION: list[URLPattern | URLResolver] = [
 ]
 
 RULES = re.compile(r" \([A-Z]\d+(?:(?:–|, )[A-Z]\d+)*\)")  # which rules a docstring serves: for who reads the code
-NOTHING_TO_SAY = inspect.getdoc(Shape)  # what a shape without words of its own would say
+NOTHING_TO_SAY = {inspect.getdoc(Shape), inspect.getdoc(Camel)}  # what a shape without words of its own would say
 
 PROBLEM = {
     "type": "object",
@@ -113,7 +114,7 @@ def _document(
     components.setdefault("schemas", {})["Problem"] = PROBLEM
     components["securitySchemes"] = schemes
     for shape in components["schemas"].values():
-        if shape.get("description") == NOTHING_TO_SAY:
+        if shape.get("description") in NOTHING_TO_SAY:
             del shape["description"]
         elif "description" in shape:
             shape["description"] = RULES.sub("", shape["description"])

@@ -147,8 +147,6 @@ class SyncClient(_Connection, Groups[Sync], Sync):
                 answer: T = end.value
                 return answer
 
-    _send = send
-
 
 class Client(_Connection, Groups[Async], Async):
     """The client for asyncio: every verb is awaited. Else as `SyncClient`; use it with `async with`, in one loop."""

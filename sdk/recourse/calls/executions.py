@@ -379,3 +379,16 @@ class Executions(Group[Sender_co]):
             plan_digest,
             client_request_id,
         )
+
+    @lists
+    def run_retries(self, execution_id: str) -> Call[Page[operations.RunRetryView]]:
+        """What was decided each time that the run failed under a policy for whole runs, newest first."""
+        return page(f"v1/executions/{segment(execution_id)}/run-retry")
+
+    @asks
+    def stop_run_retry(
+        self, execution_id: str, reason: str | None = None, *, client_request_id: str | None = None
+    ) -> Call[operations.RunRetryView]:
+        """Calls off that the run retries itself; it stays failed until somebody does something about it."""
+        path = f"v1/executions/{segment(execution_id)}/run-retry/stop"
+        return write(path, given(reason=reason), client_request_id)

@@ -139,8 +139,11 @@ class Work(Group[Sender_co]):
         usage: Mapping[str, Any] | None = None,
         effects: Sequence[application.EffectTold] | None = None,
         checkpoint: application.LeftBehind | None = None,
+        awaits_runs: Sequence[str] | None = None,
     ) -> Call[application.Accepted]:
-        """The result of an attempt; it is durable when this returns."""
+        """The result of an attempt; it is durable when this returns. With `awaits_runs` one that is `waiting` waits for
+        runs that it started, and for no decision.
+        """
         body = given(
             executionId=execution_id,
             attempt=attempt,
@@ -156,6 +159,7 @@ class Work(Group[Sender_co]):
             usage=usage,
             effects=effects,
             checkpoint=checkpoint,
+            awaitsRuns=awaits_runs,
         )
         return told(
             f"stages/{segment(stage_id)}/result", body, again="the same result gets the same answer", session=session
@@ -339,3 +343,41 @@ class Work(Group[Sender_co]):
         """`{content, sha256, mediaType}`: the bytes of an artifact, checked against their digest."""
         path = f"artifacts/{segment(artifact_id)}"
         return Call("GET", path, headers={"x-worker-session": session}, bytes_with_digest=True)
+
+    @asks
+    def start_run(
+        self,
+        stage_id: str,
+        *,
+        session: str,
+        execution_id: str,
+        key: str,
+        name: str | None = None,
+        stages: Sequence[application.StageIntent] | None = None,
+        pipeline: str | None = None,
+        input: Mapping[str, Any] | None = None,
+        environment: str | None = None,
+        on_parent_end: Literal["cancel", "leave"] | None = None,
+        follow: Literal["fork", "original"] | None = None,
+    ) -> Call[application.StartedChild]:
+        """Starts a run for a stage, or finds the one that its key stands for."""
+        body = given(
+            executionId=execution_id,
+            key=key,
+            name=name,
+            stages=stages,
+            pipeline=pipeline,
+            input=input,
+            environment=environment,
+            onParentEnd=on_parent_end,
+            follow=follow,
+        )
+        return told(f"stages/{segment(stage_id)}/runs", body, key=key, session=session)
+
+    @asks
+    def look_at_runs(
+        self, stage_id: str, *, session: str, execution_id: str, runs: Sequence[str]
+    ) -> Call[application.ChildrenSeen]:
+        """How runs that the stage started stand now, in the order asked."""
+        body = given(executionId=execution_id, runs=runs)
+        return told(f"stages/{segment(stage_id)}/runs/look", body, again="it only reads", session=session)

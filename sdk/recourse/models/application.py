@@ -9,8 +9,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Accepted(TypedDict):
-    """A shape of the application API."""
-
     accepted: bool
     # `pending`, `ready`, `dispatched`, `running`, `retry_scheduled`, `waiting`, `needs_reconciliation`, `completed`,
     # `failed`, `skipped`, `cancelled`
@@ -18,20 +16,14 @@ class Accepted(TypedDict):
 
 
 class Acknowledged(TypedDict):
-    """A shape of the application API."""
-
     deliveryId: str
 
 
 class Acknowledgement(TypedDict):
-    """A shape of the application API."""
-
     deliveryId: str
 
 
 class ApplicationName(TypedDict):
-    """A shape of the application API."""
-
     id: str
     name: str
 
@@ -90,8 +82,6 @@ class CamelOptions(TypedDict):
 
 
 class CamelPosture(TypedDict):
-    """A shape of the application API."""
-
     sideEffects: NotRequired[list[CamelSideEffect]]
     committedSideEffects: NotRequired[list[CamelSideEffect]]
 
@@ -113,15 +103,11 @@ CamelSideEffect = TypedDict(
 
 
 class Cancellation(TypedDict):
-    """A shape of the application API."""
-
     pipeline: PipelineView
     reconciliation: list[StillOutside]
 
 
 class ChildFailure(TypedDict):
-    """A shape of the application API."""
-
     code: str
     message: str
 
@@ -159,21 +145,15 @@ class ChildView(TypedDict):
 
 
 class ChildrenLookedAt(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
     runs: list[str]
 
 
 class ChildrenSeen(TypedDict):
-    """A shape of the application API."""
-
     runs: list[ChildView]
 
 
 class Command(TypedDict):
-    """A shape of the application API."""
-
     # `pause`, `cancel`, `drain`
     command: str
     stageId: NotRequired[str]
@@ -181,8 +161,6 @@ class Command(TypedDict):
 
 
 class Commands(TypedDict):
-    """A shape of the application API."""
-
     commands: list[Command]
 
 
@@ -195,16 +173,12 @@ class ContextItem(TypedDict):
 
 
 class Creation(TypedDict):
-    """A shape of the application API."""
-
     created: bool
     wasExisting: bool
     pipeline: PipelineView
 
 
 class EarlierEffect(TypedDict):
-    """A shape of the application API."""
-
     attempt: int
     # `declared`, `committed`, `absent`, `unknown`, `reconciled_committed`, `reconciled_absent`, `contradicted`
     state: str
@@ -221,8 +195,6 @@ class EffectAnswer(TypedDict):
 
 
 class EffectAnswers(TypedDict):
-    """A shape of the application API."""
-
     effects: list[EffectAnswer]
 
 
@@ -253,8 +225,6 @@ class EffectsTold(TypedDict):
 
 
 class Failure(TypedDict):
-    """A shape of the application API."""
-
     code: str
     message: str
     stageId: str | None
@@ -268,8 +238,6 @@ class GateAnswer(TypedDict):
 
 
 class GateOutcome(TypedDict):
-    """A shape of the application API."""
-
     stageId: str
     # `pending`, `ready`, `dispatched`, `running`, `retry_scheduled`, `waiting`, `needs_reconciliation`, `completed`,
     # `failed`, `skipped`, `cancelled`
@@ -352,8 +320,6 @@ class JobRecipient(TypedDict):
 
 
 class JobView(TypedDict):
-    """A shape of the application API."""
-
     deliveryId: str
     stageId: str
     stageName: str
@@ -383,28 +349,20 @@ class JobView(TypedDict):
 
 
 class Jobs(TypedDict):
-    """A shape of the application API."""
-
     jobs: list[JobView]
 
 
 class Keyword(TypedDict):
-    """A shape of the application API."""
-
     key: str
     value: str
 
 
 class LeaseOf(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
     stageId: str
 
 
 class LeaseView(TypedDict):
-    """A shape of the application API."""
-
     commands: list[Command]
     acquired: bool
     attempt: int | None
@@ -430,8 +388,6 @@ class LeftBehind(TypedDict):
 
 
 class LeftCheckpoint(TypedDict):
-    """A shape of the application API."""
-
     checkpointId: str
     sequence: int
 
@@ -445,8 +401,6 @@ class LeftRunning(TypedDict):
 
 
 class LogEntry(TypedDict):
-    """A shape of the application API."""
-
     at: NotRequired[str]
     level: str
     message: str
@@ -454,27 +408,19 @@ class LogEntry(TypedDict):
 
 
 class LogLines(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
     lines: list[LogEntry]
 
 
 class Lookup(TypedDict):
-    """A shape of the application API."""
-
     idempotencyKey: str
 
 
 class Noted(TypedDict):
-    """A shape of the application API."""
-
     accepted: bool
 
 
 class OfAttempt(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
 
 
@@ -487,8 +433,6 @@ class PinnedBaseline(TypedDict):
 
 
 class PipelineView(TypedDict):
-    """A shape of the application API."""
-
     id: str
     name: str
     # `queued`, `running`, `waiting`, `pausing`, `paused`, `blocked`, `completed`, `failed`, `cancelled`
@@ -510,16 +454,12 @@ class PipelineView(TypedDict):
 
 
 class Progress(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
     percent: NotRequired[float]
     message: NotRequired[str]
 
 
 class Pull(TypedDict):
-    """A shape of the application API."""
-
     handlers: NotRequired[list[str]]
     maxJobs: NotRequired[int]
     waitSeconds: NotRequired[float]
@@ -527,8 +467,6 @@ class Pull(TypedDict):
 
 
 class Reason(TypedDict):
-    """A shape of the application API."""
-
     reason: NotRequired[str]
 
 
@@ -542,8 +480,6 @@ class Recipient(TypedDict):
 
 
 class Registration(TypedDict):
-    """A shape of the application API."""
-
     workerName: str
     supportedHandlers: list[str]
     instanceId: NotRequired[str]
@@ -557,21 +493,15 @@ class Registration(TypedDict):
 
 
 class Release(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
     checkpoint: NotRequired[LeftBehind]
 
 
 class Renewal(TypedDict):
-    """A shape of the application API."""
-
     leases: list[LeaseOf]
 
 
 class RenewedLease(TypedDict):
-    """A shape of the application API."""
-
     commands: list[Command]
     acquired: bool
     attempt: int | None
@@ -582,14 +512,10 @@ class RenewedLease(TypedDict):
 
 
 class RenewedLeases(TypedDict):
-    """A shape of the application API."""
-
     leases: list[RenewedLease]
 
 
 class ResultReceipt(TypedDict):
-    """A shape of the application API."""
-
     stageId: str | None
     executionId: str | None
     accepted: bool
@@ -602,8 +528,6 @@ class ResultReceipt(TypedDict):
 
 
 class ResultReceipts(TypedDict):
-    """A shape of the application API."""
-
     results: list[ResultReceipt]
 
 
@@ -694,8 +618,6 @@ class Sending(TypedDict):
 
 
 class Session(TypedDict):
-    """A shape of the application API."""
-
     workerId: str
     sessionToken: str
     application: ApplicationName
@@ -705,8 +627,6 @@ class Session(TypedDict):
 
 
 class SignalSent(TypedDict):
-    """A shape of the application API."""
-
     signal: str
     # since the command began
     afterSeconds: float
@@ -754,8 +674,6 @@ class StageResult(TypedDict):
 
 
 class StageStatus(TypedDict):
-    """A shape of the application API."""
-
     stageId: str
     # `pending`, `ready`, `dispatched`, `running`, `retry_scheduled`, `waiting`, `needs_reconciliation`, `completed`,
     # `failed`, `skipped`, `cancelled`
@@ -763,8 +681,6 @@ class StageStatus(TypedDict):
 
 
 class StageView(TypedDict):
-    """A shape of the application API."""
-
     id: str
     pipelineId: str
     stageName: str
@@ -824,8 +740,6 @@ class StoredArtifact(TypedDict):
 
 
 class TableDeclared(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
     table: str
     key: list[str]
@@ -839,8 +753,6 @@ class TableKept(TypedDict):
 
 
 class Terminated(TypedDict):
-    """A shape of the application API."""
-
     executionId: str
     termination: Termination
 
