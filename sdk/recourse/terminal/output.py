@@ -75,14 +75,21 @@ class Output:
     def __init__(self, options: argparse.Namespace) -> None:
         self.is_json = bool(options.json)
         self.is_terminal = sys.stdout.isatty()
-        self.width = shutil.get_terminal_size((80, 24)).columns
-        self.height = shutil.get_terminal_size((80, 24)).lines
-        dull = options.no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        self.has_colours = self.is_terminal and not dull
+        self.moves = self.is_terminal and os.environ.get("TERM") != "dumb"  # whether the cursor can be sent elsewhere
+        self.has_colours = self.moves and not options.no_color and not os.environ.get("NO_COLOR")
         self.has_signs = _has_signs()
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # a terminal's own alphabet ends no command
+
+    @property
+    def width(self) -> int:
+        """Of the terminal as it is now: it may be made wider and narrower."""
+        return shutil.get_terminal_size((80, 24)).columns
+
+    @property
+    def height(self) -> int:
+        return shutil.get_terminal_size((80, 24)).lines
 
     def document(self, value: Any) -> None:
         """One JSON document."""
@@ -133,21 +140,22 @@ class Output:
         else:
             self._fitted(columns, cells)
 
-    def console(self, *, error: bool = False) -> Any:
+    def console(self) -> Any:
         """rich's console for what this output is."""
         from rich.console import Console
 
+        # left alone, rich takes a terminal without cursor for one of 80 columns
+        size: dict[str, Any] = {} if self.moves else {"width": self.width, "height": self.height}
         return Console(
-            file=sys.stderr if error else sys.stdout,
+            file=sys.stdout,
             force_terminal=self.is_terminal,
             no_color=not self.has_colours,
-            color_system="auto" if self.has_colours else None,
-            width=self.width,
+            color_system="standard" if self.has_colours else None,
             highlight=False,
             markup=False,
             emoji=False,
             safe_box=True,
-            soft_wrap=False,
+            **size,
         )
 
     def _fitted(self, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:

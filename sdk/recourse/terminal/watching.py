@@ -86,7 +86,7 @@ class Watch:
             return INTERRUPTED
 
     def _draws(self) -> bool:
-        if self.out.is_json or not self.out.is_terminal:
+        if self.out.is_json or not self.out.moves:
             return False
         try:
             import rich.live  # noqa: F401
