@@ -24,12 +24,12 @@ from pipelines.models import Run
 from pipelines.sql import execute, query, recordset
 from pipelines.states import RUN_NO_OPS
 from pipelines.transitions import lock_run
-from recovery import bulk_in_place, bulk_outcomes, forks, operations, transitions
+from recovery import bulk_in_place, bulk_outcomes, forks, operations, revisions, transitions
 from recovery.bulk_outcomes import Held, Item, Outcome
 from recovery.bulk_targets import CHECKPOINT, OF_FORKS
 from recovery.models import BulkOperation
 from recovery.operations import Done
-from recovery.plans import Asked
+from recovery.plans import AND_DOWNSTREAM, Asked
 from recovery.states import BulkItemState, OperationKind
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,9 @@ def act_on_next(bulk_id: uuid.UUID, most: int = TOGETHER) -> int:
     away, or somebody who was quicker, leaves them pending.
     """
     bulk = BulkOperation.objects.select_related("requested_by").get(id=bulk_id)
-    most = 1 if bulk.kind in OF_FORKS else min(most, TOGETHER)
+    # a revision counts for the next one, whose run may share its origin
+    revising = bulk.choices.get("scope") == AND_DOWNSTREAM
+    most = 1 if bulk.kind in OF_FORKS or revising else min(most, TOGETHER)
     if most > 1:
         try:
             return _together(bulk, most)
@@ -156,6 +158,8 @@ def _fork(bulk: BulkOperation, kind: OperationKind, item: Item, actor: Actor) ->
         asked = _asked(bulk, kind, item, actor)
         entry.data |= dict(asked.choices)
         _, run = lock_run(item.run, actor)
+        if revisions.revises(asked):
+            revisions.one_at_a_time([item.run])
         actor.require(FORK)
         if run.status in RUN_NO_OPS.get(kind, ()):
             entry.outcome = NO_OP

@@ -20,11 +20,11 @@ from pipelines.errors import Refusal
 from pipelines.models import DeadLetter
 from pipelines.moves import Moves, Owner
 from pipelines.states import RUN_NO_OPS
-from recovery import agreements, bulk_outcomes, dead_letters, operations, transitions, world
+from recovery import agreements, bulk_outcomes, dead_letters, operations, revisions, transitions, world
 from recovery.bulk_outcomes import Held, Item, Outcome
 from recovery.bulk_targets import OF_LETTERS
 from recovery.models import BulkOperation, Operation
-from recovery.plans import Asked, check_blackout
+from recovery.plans import AND_DOWNSTREAM, Asked, check_blackout
 from recovery.states import BulkItemState, OperationKind
 from recovery.world import World
 
@@ -57,6 +57,8 @@ def act(bulk: BulkOperation, items: Sequence[Item], actor: Actor) -> list[Outcom
         actor=actor.name,
         owner=Owner(actor.workspace_id, actor.application_id, actor.environment_id),
     )
+    if bulk.choices.get("scope") == AND_DOWNSTREAM:
+        revisions.one_at_a_time(list(whole.runs))
     batch = _Batch(
         bulk,
         actor,

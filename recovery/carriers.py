@@ -17,7 +17,7 @@ from approvals.rules import Requirement
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.moves import IllegalMove, Moves, RunRow
-from recovery import agreements, forks, operations
+from recovery import agreements, forks, operations, revisions
 from recovery.models import Operation
 from recovery.plans import Plan, check_blackout
 from recovery.states import Disposition, OperationKind, OperationState
@@ -31,7 +31,12 @@ class _Carrier:
     """What both kinds do alike."""
 
     def lock(self, request: ApprovalRequest, actor: Actor) -> Held:
-        return gates.lock_its_run(request, actor)
+        held = gates.lock_its_run(request, actor)
+        if request.run_id is not None:
+            asked = operations.asked_of(Operation.objects.get(id=request.subject))
+            if revisions.revises(asked):
+                revisions.one_at_a_time([request.run_id])
+        return held
 
     def preview(self, request: ApprovalRequest) -> Planned:
         operation = Operation.objects.select_related("requested_by").get(id=request.subject)

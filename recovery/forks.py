@@ -32,7 +32,7 @@ from pipelines.moves import IllegalMove, Moves
 from pipelines.sql import execute, recordset
 from pipelines.states import CheckpointMoment
 from pipelines.transitions import lock_run
-from recovery import agreements, fork_world, operations
+from recovery import agreements, fork_world, operations, revisions
 from recovery.fork_plans import plan_fork
 from recovery.fork_world import ForkWorld
 from recovery.models import Operation
@@ -197,6 +197,8 @@ def _reserved(asked: Asked, actor: Actor, key: str, plan_digest: str) -> tuple[O
     try:
         with transaction.atomic():
             lock_run(asked.run_id, actor)
+            if revisions.revises(asked):
+                revisions.one_at_a_time([asked.run_id])
             actor.require(FORK)
             operation = operations.earlier(actor, asked, key)
             is_new = operation is None
@@ -246,6 +248,8 @@ def _held_back(operation: Operation, entry: Entry, *, is_new: bool) -> Refusal |
 
 def _locked(operation: Operation, actor: Actor, entry: Entry) -> Done | Refusal:
     lock_run(operation.run_id, actor)
+    if revisions.revises(operations.asked_of(operation)):
+        revisions.one_at_a_time([operation.run_id])
     operation = Operation.objects.select_for_update(no_key=True).get(id=operation.id)
     entry.plan_digest = operation.plan_digest
     if operation.state == OperationState.RESERVED:

@@ -278,7 +278,7 @@ def plan_retry(world: World, asked: Asked) -> Plan:
     """
     stage = world.stage(asked.stage_id)
     _check_retry(world, stage, asked.reason)
-    if asked.choices["scope"] == AND_DOWNSTREAM or asked.choices["input"] is not None:
+    if revisions.revises(asked):
         revisions.check(world)
     behind = world.behind(stage)
     again = [stage]

@@ -31,7 +31,7 @@ from pipelines.moves import Moves, RunRow, StageRow, event_row, insert_events
 from pipelines.sql import database_now, query
 from pipelines.states import OPEN_DEAD_LETTER, RunStatus, StageState
 from pipelines.transitions import lock_run
-from recovery import forks, operations, run_retries, run_retry_rows, transitions
+from recovery import forks, operations, revisions, run_retries, run_retry_rows, transitions
 from recovery.models import Operation, RunRetry
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY, Asked, Plan, check_blackout
 from recovery.run_retries import Failed, Failure
@@ -345,6 +345,8 @@ def _in_place(trial: _Trial) -> None:
         if stage.state != StageState.FAILED:
             continue  # it is behind one that has begun anew
         asked = _asked(trial.retry, run, stage, letters.get(stage_id))
+        if revisions.revises(asked):
+            revisions.one_at_a_time([run_id])
         verb = transitions.VERBS[asked.kind]
         entry = trial.begin(verb.action, asked, transitions.told(asked))
         entry.before = standing(run, stage)

@@ -25,7 +25,7 @@ from pipelines.moves import IllegalMove, Moves, Owner, RunRow, StageRow
 from pipelines.sql import execute, query
 from pipelines.states import RUN_NO_OPS, DeadLetterState
 from pipelines.transitions import cancel, lock_run, pause, resume
-from recovery import agreements, operations, world
+from recovery import agreements, operations, revisions, world
 from recovery.models import Operation
 from recovery.operations import Done
 from recovery.plans import STAGE_ONLY, Asked, Line, Plan, check_blackout, make_plan
@@ -132,6 +132,8 @@ def _perform(asked: Asked, verb: Verb, *, actor: Actor, key: str, plan_digest: s
         actor, verb.action, run=asked.run_id, stage=asked.stage_id, reason=asked.reason, **told(asked)
     ) as entry:
         moves, run = lock_run(asked.run_id, actor)
+        if revisions.revises(asked):
+            revisions.one_at_a_time([asked.run_id])
         actor.require(verb.capability)
         _check_reason(asked)
         earlier = operations.earlier(actor, asked, key)
