@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from recourse import clock
 from recourse.context import StageContext
 from recourse.effects import Effect, EffectClass
 from recourse.errors import StageFailure
 
+T = TypeVar("T")
 Op = Literal["insert", "upsert"]
 Row = Mapping[str, Any]
 LOOK_EVERY_SECONDS = 0.1  # how soon a wait hears that the attempt is to stop
@@ -117,7 +118,9 @@ class Ground:
         self._acts[named] += 1
         if self._acts[named] > 1:
             named = f"{named} ({self._acts[named]})"
-        made = self.stage.effect(effect_class, step=named, request=digest)
+        # goes out as a header too: short, and of letters and digits whatever the step is called
+        key = f"{self.stage.idempotency_key}:{digest_of(named)[:32]}"
+        made = self.stage.effect(effect_class, step=named, key=key, request=digest)
         made.detail = {"connector": self.name, "act": what, **(detail or {})}
         if self._recipient is not None:
             made.detail["recipient"] = dict(self._recipient)
@@ -143,6 +146,15 @@ class Ground:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What a blocking function returns. Whoever is cancelled meanwhile waits for its end: a thread goes on."""
+        thread = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            await asyncio.wait({thread})
+            raise
 
     @property
     def seconds_left(self) -> float:

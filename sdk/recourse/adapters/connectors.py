@@ -254,6 +254,7 @@ def _netsuite(ground: Ground, settings: Settings, kind: str) -> Adapter:
         collections=collections,
         external_id=settings.text("external_id") or "externalId",
         expand=settings.flag("expand", True),
+        date_format=settings.text("date_format") or "%m/%d/%Y",
         page_size=settings.count("page_size", 1_000, 1, 1_000),
         max_read_rows=settings.count("max_read_rows", 100_000, 1, 10_000_000),
     )

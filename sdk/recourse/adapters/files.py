@@ -7,7 +7,6 @@ more is promised of them.
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import json
@@ -83,7 +82,7 @@ class Files:
     async def read_bytes(self, name: str) -> bytes:
         """Raises `StageFailure` with MISSING_REQUIRED_DATA where there is no such file."""
         self._ground.look()
-        return await asyncio.to_thread(self._load, name)
+        return await self._ground.in_thread(lambda: self._load(name))
 
     async def write(self, rows: Sequence[Row], op: Op = "insert", *, name: str = "") -> Written:
         """All rows as one file, by its suffix; one effect."""
@@ -103,15 +102,16 @@ class Files:
         self._ground.look()
         detail = {"file": name, "bytes": len(data)}
         async with self._ground.effect("tool_side_effect", op, [op, name, digest_of(data)], detail=detail) as effect:
-            effect.not_sent()
-            already = await asyncio.to_thread(self._place, path, name, data, op, effect)
+            effect.unknown()  # as long as the thread has not said otherwise
+            already = await self._ground.in_thread(lambda: self._place(path, name, data, op, effect))
         return Written(1, int(already))
 
     def _place(self, path: Path, name: str, data: bytes, op: Op, effect: Effect) -> bool:
         """Whether it was there already. Until the file has its name, nothing is there."""
-        if op == "insert" and path.exists():
-            return self._same(path, name, data, effect)
+        placed = False
         try:
+            if op == "insert" and path.exists():
+                return self._same(path, name, data, effect)
             path.parent.mkdir(parents=True, exist_ok=True)
             held, written = tempfile.mkstemp(prefix=".recourse-", dir=path.parent)
             try:
@@ -125,6 +125,7 @@ class Files:
                     os.replace(written, path)
                 else:
                     os.link(written, path)
+                placed = True
             finally:
                 Path(written).unlink(missing_ok=True)
             effect.committed(name)
@@ -136,7 +137,13 @@ class Files:
         except FileExistsError:
             return self._same(path, name, data, effect)
         except OSError as error:
+            if not placed:
+                effect.not_sent()
             raise failure(REFUSED, f"{self.name}: {name} cannot be written: {error.strerror}", None) from error
+        except BaseException:
+            if not placed:
+                effect.not_sent()
+            raise
         return False
 
     def _same(self, path: Path, name: str, data: bytes, effect: Effect) -> bool:
@@ -144,6 +151,7 @@ class Files:
         if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             effect.committed(name)
             return True
+        effect.not_sent()
         raise failure(REFUSED, f"{self.name} has another {name} already, which stays", False)
 
     def _load(self, name: str) -> bytes:

@@ -344,7 +344,9 @@ class Http:
             raise _Fault(failure(UPSTREAM, told, True), acted=True, again=True, asked=asked)
         if status >= 500:
             raise _Fault(failure(UPSTREAM, told, True), acted=True, again=False)
-        raise _Fault(failure(NOT_ALLOWED if status in (401, 403) else REFUSED, told, False), acted=False, again=False)
+        raise _Fault(
+            failure(NOT_ALLOWED if status in (401, 403) else REFUSED, told, False), acted=status < 400, again=False
+        )
 
     def _followed(self, request: httpx.Request, response: httpx.Response) -> httpx.Request:
         """The request that a redirect asks for: of a GET, to where the credentials belong, and no other."""

@@ -12,7 +12,7 @@ from recourse.adapters.base import Capabilities
 
 NO_KEY = "no: none is sent"
 ON_KEY = "on the key columns, set-based"
-SQL_LIMITS = "max_rows, min_rows, max_rows_per_attempt"
+LIMITS = "of each write, and of an attempt"
 ONE_TRANSACTION = "in chunks, one transaction"
 
 HTTP = Capabilities(
@@ -22,7 +22,7 @@ HTTP = Capabilities(
     insert="POST, one for each row",
     upsert="PUT to path/key, one for each row",
     provider_key="where the connector names the provider's header",
-    row_limits=SQL_LIMITS,
+    row_limits=LIMITS,
     proved="a real HTTP server",
 )
 KINDS: tuple[Capabilities, ...] = (
@@ -33,7 +33,7 @@ KINDS: tuple[Capabilities, ...] = (
         insert=ONE_TRANSACTION,
         upsert=f"{ON_KEY}: INSERT … ON CONFLICT",
         provider_key=NO_KEY,
-        row_limits=SQL_LIMITS,
+        row_limits=LIMITS,
         proved="a real server, PostgreSQL 15",
     ),
     Capabilities(
@@ -43,7 +43,7 @@ KINDS: tuple[Capabilities, ...] = (
         insert=ONE_TRANSACTION,
         upsert=f"{ON_KEY}: INSERT … ON DUPLICATE KEY UPDATE",
         provider_key=NO_KEY,
-        row_limits=SQL_LIMITS,
+        row_limits=LIMITS,
         proved="a real server, MariaDB 10.11",
     ),
     Capabilities(
@@ -53,7 +53,7 @@ KINDS: tuple[Capabilities, ...] = (
         insert=ONE_TRANSACTION,
         upsert=f"{ON_KEY}: UPDATE, then INSERT of what is missing",
         provider_key=NO_KEY,
-        row_limits=SQL_LIMITS,
+        row_limits=LIMITS,
         proved="its statements as compiled, no server",
     ),
     Capabilities(
@@ -63,7 +63,7 @@ KINDS: tuple[Capabilities, ...] = (
         insert="POST, one for each record",
         upsert="PUT by external id, one for each record",
         provider_key=NO_KEY,
-        row_limits=SQL_LIMITS,
+        row_limits=LIMITS,
         proved="a stand-in for its REST records, over HTTP",
     ),
     HTTP,
@@ -74,7 +74,7 @@ KINDS: tuple[Capabilities, ...] = (
         insert="a new file; refused where there is one",
         upsert="by name: the file is replaced whole",
         provider_key=NO_KEY,
-        row_limits=SQL_LIMITS,
+        row_limits=LIMITS,
         proved="a real folder",
     ),
     Capabilities(
@@ -95,7 +95,7 @@ HEADINGS = {
     "read": "Read",
     "insert": "Insert",
     "upsert": "Upsert (merge)",
-    "provider_key": "Provider's idempotency key",
+    "provider_key": "Provider's key",
     "row_limits": "Row limits",
     "proved": "Proved against",
 }

@@ -35,12 +35,15 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class NetSuiteSettings:
-    """An account. `collections` maps names for pipelines to types of records; any other name is the type itself."""
+    """An account. `collections` maps names for pipelines to types of records; any other name is the type itself.
+    `date_format` is how the account's user writes days in filters, as for `strftime`.
+    """
 
     http: HttpSettings
     collections: Mapping[str, Collection] = field(default_factory=dict)
     external_id: str = "externalId"
     expand: bool = True
+    date_format: str = "%m/%d/%Y"
     page_size: int = PAGE
     max_read_rows: int = 100_000
 
@@ -72,7 +75,7 @@ class NetSuite:
         limit = filters.pop("limit", None)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise failure(INVALID, f"limit is a whole number from 0, not {limit!r}", False)
-        asked = conditions(filters, collection.updated_field)
+        asked = conditions(filters, collection.updated_field, self._settings.date_format)
         async with self._http.open() as client:
             found = await self._pages(client, collection, asked, limit)
             if not self._settings.expand:
@@ -134,12 +137,12 @@ class NetSuite:
         return known.get(name) or Collection(name)
 
 
-def conditions(filters: Row, updated_field: str) -> str:
+def conditions(filters: Row, updated_field: str, date_format: str) -> str:
     """The `q` of a request: all of these hold. Raises `StageFailure` for what cannot be said in it."""
     said = []
     for name, value in filters.items():
         if name == "updated_after":
-            said.append(f"{updated_field} ON_OR_AFTER {_quoted(_day(value))}")
+            said.append(f"{updated_field} ON_OR_AFTER {_quoted(_day(value, date_format))}")
         elif not FIELD.fullmatch(name):
             raise failure(INVALID, f"{name!r} is no field's name", False)
         elif isinstance(value, bool):
@@ -147,7 +150,7 @@ def conditions(filters: Row, updated_field: str) -> str:
         elif isinstance(value, int | float | Decimal):
             said.append(f"{name} EQUAL {value}")
         elif isinstance(value, date):
-            said.append(f"{name} ON {_quoted(_day(value))}")
+            said.append(f"{name} ON {_quoted(_day(value, date_format))}")
         elif value is None:
             said.append(f"{name} EMPTY")
         else:
@@ -155,12 +158,12 @@ def conditions(filters: Row, updated_field: str) -> str:
     return " AND ".join(said)
 
 
-def _day(value: Any) -> str:
+def _day(value: Any, date_format: str) -> str:
     """NetSuite filters dates by the day: the whole day of an instant is read, so that nothing of it is missed."""
     try:
         at = datetime.fromisoformat(value) if isinstance(value, str) else value
-        return f"{at:%Y-%m-%d}"
-    except (ValueError, TypeError) as error:
+        return str(at.strftime(date_format))
+    except (ValueError, TypeError, AttributeError) as error:
         raise failure(INVALID, f"updated_after is a date or an instant in ISO 8601, not {value!r}", False) from error
 
 

@@ -8,12 +8,11 @@ Not promised: anything on tables that know no transactions; and keys are compare
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from recourse.adapters import matrix
 from recourse.adapters.base import (
@@ -46,13 +45,14 @@ except ImportError as missing:
     ) from missing
 from recourse.adapters import statements
 
-T = TypeVar("T")
 DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "sqlserver": "mssql+pyodbc"}
 # schemes that name no driver
 SCHEMES = {"postgresql": {"postgres", "postgresql"}, "mysql": {"mysql", "mariadb"}, "sqlserver": {"mssql", "sqlserver"}}
 BACKENDS = {"postgresql": {"postgresql"}, "mysql": {"mysql", "mariadb"}, "sqlserver": {"mssql"}}
 # what another try may get through: the database ended this transaction for the sake of others
 DEADLOCKS = frozenset({"40001", "40P01", "1213", "1205"})
+# of MySQL's own errors those that say that it takes nobody just now; those from 2000 on are of the connection
+TAKES_NOBODY = frozenset({1040, 1053, 1129, 1203, 1226, 1927})
 MOST_TOLD = 1_000
 
 
@@ -115,9 +115,9 @@ class Sql:
         self._ground.look()
         if query is None:
             chosen = self._table_settings(table)
-            return await self._off_the_loop(lambda: self._select(chosen, filters, limit))
+            return await self._ground.in_thread(lambda: self._select(chosen, filters, limit))
         text = self._query(query, filters)
-        return await self._off_the_loop(lambda: self._fetch(text, filters, limit))
+        return await self._ground.in_thread(lambda: self._fetch(text, filters, limit))
 
     async def write(self, rows: Sequence[Row], op: Op = "insert", *, table: str | None = None) -> Written:
         """Writes the rows, all or none of them, as one effect. `upsert` merges on the table's key columns.
@@ -131,7 +131,7 @@ class Sql:
         if not rows:
             return Written(0)
         self._ground.look()
-        target = await self._off_the_loop(lambda: self._reflected(chosen))
+        target = await self._ground.in_thread(lambda: self._reflected(chosen))
         checked = check(rows, op, key=chosen.key, limits=chosen.limits, columns=target.c.keys(), before=before)
         if op == "upsert":
             statements.check_key(self._engine.dialect.name, target, checked.columns, chosen.key)
@@ -147,30 +147,37 @@ class Sql:
                 effect.unknown()
                 told_so = f"an earlier attempt may have inserted these rows into {chosen.name}, which has no key here"
                 raise failure(UNKNOWN, f"{told_so}: look first, or settle the effect", False)
-            already = await self._off_the_loop(lambda: self._write(target, chosen, op, checked, effect, doubtful))
+            effect.unknown()  # as long as the thread has not said otherwise
+            already = await self._ground.in_thread(lambda: self._write(target, chosen, op, checked, effect, doubtful))
         self._written[chosen.name] += len(checked.rows)
         return Written(len(checked.rows), already)
 
     def _write(
         self, table: sa.Table, chosen: TableSettings, op: Op, checked: Checked, effect: Effect, doubtful: bool
     ) -> int:
-        """All chunks in one transaction. The effect says at each moment what is known."""
+        """All chunks in one transaction. Before its commit is begun, whatever is raised takes all back."""
         dialect = self._engine.dialect.name
         rows = checked.rows
         if op == "upsert":  # in one order, so that two of them do not wait for each other in a circle
             rows = tuple(sorted(rows, key=lambda row: [(str(type(row[name])), str(row[name])) for name in chosen.key]))
-        with self._translated(), self._engine.connect() as connection:
-            if doubtful and self._present(connection, table, chosen.key, checked):
-                effect.committed()
-                return len(rows)
-            for part in chunks(rows, len(checked.columns), statements.MOST_ROWS, statements.MOST_VALUES[dialect]):
-                self._ground.stage.raise_if_stopped()  # leaving rolls all back
-                for statement in statements.writes(dialect, table, op, part, checked.columns, chosen.key):
-                    connection.execute(statement)
-            self._ground.stage.raise_if_stopped()
-            effect.unknown()
-            connection.commit()
-            effect.committed(f"{chosen.name}: {len(rows)} rows")
+        begun = False
+        try:
+            with self._translated(), self._engine.connect() as connection:
+                if doubtful and self._present(connection, table, chosen.key, checked):
+                    effect.committed()
+                    return len(rows)
+                for part in chunks(rows, len(checked.columns), statements.MOST_ROWS, statements.MOST_VALUES[dialect]):
+                    self._ground.stage.raise_if_stopped()
+                    for statement in statements.writes(dialect, table, op, part, checked.columns, chosen.key):
+                        connection.execute(statement)
+                self._ground.stage.raise_if_stopped()
+                begun = True
+                connection.commit()
+                effect.committed(f"{chosen.name}: {len(rows)} rows")
+        except BaseException:
+            if not begun:
+                effect.not_sent()
+            raise
         return 0
 
     def _present(self, connection: sa.Connection, table: sa.Table, key: Sequence[str], checked: Checked) -> bool:
@@ -244,9 +251,6 @@ class Sql:
             self._known[chosen.name] = made
         return self._known[chosen.name]
 
-    async def _off_the_loop(self, work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
-
     @contextmanager
     def _translated(self) -> Iterator[None]:
         """What the driver raises, as a failure with a code. Nothing of the address or of the values is told."""
@@ -262,11 +266,19 @@ class Sql:
         state = str(getattr(cause, "sqlstate", None) or (cause.args[0] if cause.args else ""))
         if state in DEADLOCKS:
             return failure(UPSTREAM, told, True)
-        if getattr(error, "connection_invalidated", False) or isinstance(error, exc.OperationalError):
+        if getattr(error, "connection_invalidated", False) or _is_away(error, cause):
             return failure(UNREACHABLE, told, True)
         if isinstance(error, exc.InterfaceError | exc.InternalError | exc.TimeoutError):
             return failure(UPSTREAM, told, True)
         return failure(REFUSED, told, False)
+
+
+def _is_away(error: exc.SQLAlchemyError, cause: BaseException) -> bool:
+    """Whether the database could not be reached, or broke off. MySQL calls much else operational too."""
+    if not isinstance(error, exc.OperationalError):
+        return False
+    number = cause.args[0] if cause.args else None
+    return not isinstance(number, int) or 2_000 <= number < 3_000 or number in TAKES_NOBODY
 
 
 def engine_of(name: str, settings: SqlSettings) -> sa.Engine:

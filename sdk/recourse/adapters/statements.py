@@ -17,6 +17,8 @@ from recourse.adapters.base import INVALID, MISCONFIGURED, Op, Row, failure
 MOST_ROWS = 1_000  # SQL Server takes no more in one VALUES
 # Values that one statement may bind, with room for a few of its own
 MOST_VALUES: Mapping[str, int] = {"postgresql": 60_000, "mysql": 60_000, "mariadb": 60_000, "mssql": 2_000}
+# what makes an index one of some rows, or of the beginnings of values
+PARTLY = (("postgresql", "where"), ("mssql", "where"), ("mysql", "length"))
 LOCKS = "WITH (UPDLOCK, HOLDLOCK)"  # SQL Server: the keys that are missing too stay locked to the end
 
 
@@ -64,8 +66,8 @@ def unique_keys(table: sa.Table) -> list[frozenset[str]]:
         if isinstance(one, sa.UniqueConstraint)
     ]
     for index in table.indexes:
-        partial = index.dialect_options["postgresql"].get("where") is not None
-        if index.unique and not partial and all(isinstance(one, sa.Column) for one in index.expressions):
+        some = [index.dialect_options[name].get(what) for name, what in PARTLY]
+        if index.unique and not any(map(_given, some)) and all(isinstance(one, sa.Column) for one in index.expressions):
             found.append(frozenset(column.name for column in index.columns))
     return [one for one in found if one]
 
@@ -80,6 +82,10 @@ def check_key(dialect: str, table: sa.Table, columns: Sequence[str], key: Sequen
     if dialect in ("mysql", "mariadb") and others:
         told = f"{table.name} is also unique by {', '.join(sorted(others[0]))}, which MySQL would merge on too"
         raise failure(MISCONFIGURED, f"{told}: leave those columns out", False)
+
+
+def _given(option: Any) -> bool:
+    return option is not None and option != {}
 
 
 def _on_conflict(

@@ -124,6 +124,18 @@ def test_the_same_act_of_a_later_attempt_has_the_same_key(crm: Connect, provider
     assert first != second == again
 
 
+def test_a_key_is_short_and_plain_whatever_the_step_is_called(crm: Connect, provider: Provider, epoch: Epoch) -> None:
+    """It goes out as a header; what is named is the same act whatever its body says."""
+    for number in range(2):
+        adapter = crm(idempotency_header="Idempotency-Key", retries=0)
+        provider.script = [BUSY]
+        fails(adapter.post("/charges", json={"at": number}, step="Größe 42: " + "x" * 200))
+    (key,) = {one.headers["Idempotency-Key"] for one in provider.asked}
+    assert key.isascii()
+    assert len(key) < 64
+    assert {one["idempotencyKey"] for one in epoch.effects} == {key}
+
+
 def test_a_provider_without_a_key_gets_none(crm: Connect, provider: Provider) -> None:
     """N11"""
     adapter = crm()

@@ -87,7 +87,7 @@ def test_a_collection_is_read_by_pages_and_its_records_whole(netsuite: Callable[
     lists = [urlsplit(one.path) for one in provider.asked if "?" in one.path]
     assert {one.path for one in lists} == {f"{RECORDS}/invoice"}
     assert [parse_qs(one.query)["offset"] for one in lists] == [["0"]] * 3 + [["2"], ["4"]]
-    assert {parse_qs(one.query)["q"][0] for one in lists} == {'lastModifiedDate ON_OR_AFTER "2031-05-06"'}
+    assert {parse_qs(one.query)["q"][0] for one in lists} == {'lastModifiedDate ON_OR_AFTER "05/06/2031"'}
 
 
 def test_four_times_throttled_is_an_error(netsuite: Callable[..., Any], provider: Provider) -> None:
@@ -150,7 +150,7 @@ def test_what_is_no_page_of_records_is_said(netsuite: Callable[..., Any], provid
     ],
 )
 def test_filters_in_netsuites_words(filters: dict[str, Any], said: str) -> None:
-    assert conditions(filters, "lastModifiedDate") == said
+    assert conditions(filters, "lastModifiedDate", "%Y-%m-%d") == said
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_filters_in_netsuites_words(filters: dict[str, Any], said: str) -> None:
 )
 def test_what_would_be_another_filter_is_refused(filters: dict[str, Any]) -> None:
     with pytest.raises(StageFailure, match="VALIDATION_ERROR"):
-        conditions(filters, "lastModifiedDate")
+        conditions(filters, "lastModifiedDate", "%Y-%m-%d")

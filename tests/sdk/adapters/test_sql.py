@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from recourse import StageFailure, Stopped
+from recourse import Stopped
 from recourse.adapters import Adapters, Written
 
 from tests.sdk.adapters import databases
@@ -296,6 +296,35 @@ def test_a_cancel_between_two_chunks_takes_all_back(warehouse: Warehouse, databa
     assert (database.invoices(), epoch.states) == ([], ["absent"])
 
 
+def test_who_is_cut_off_in_a_write_waits_until_it_is_known_what_became_of_it(
+    warehouse: Warehouse, database: Database, epoch: Epoch
+) -> None:
+    """A thread cannot be stopped: its effect must not be told absent while it goes on."""
+    adapter = warehouse()
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def hold(*args: Any) -> None:
+        if args[2].startswith("INSERT"):
+            at_work.set()
+            go_on.wait(30)
+
+    sa.event.listen(adapter._engine, "before_cursor_execute", hold)
+
+    async def cut_off() -> None:
+        work = asyncio.ensure_future(adapter.write([INVOICE], op="upsert"))
+        await asyncio.to_thread(at_work.wait, 30)
+        work.cancel()
+        await asyncio.sleep(0)
+        assert epoch.states == ["declared"]
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    run(cut_off())
+    assert len(database.invoices()) == 1
+    assert epoch.states == ["committed"]
+
+
 def test_a_connection_that_breaks_in_the_commit_is_an_unknown_outcome(
     warehouse: Warehouse, database: Database, epoch: Epoch
 ) -> None:
@@ -340,19 +369,36 @@ def test_a_table_that_is_not_there_is_told(
     assert (failed.code, failed.message) == ("CONNECTOR_INVALID", "the database of warehouse has no table 'gone'")
 
 
-def test_failures_are_what_policies_name(warehouse: Warehouse) -> None:
+class Cause(Exception):
+    def __init__(self, *args: Any, sqlstate: str | None = None) -> None:
+        super().__init__(*args)
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "code", "retryable"),
+    [
+        (sa.exc.OperationalError, Cause("deadlock detected", sqlstate="40P01"), "UPSTREAM_ERROR", True),
+        (sa.exc.OperationalError, Cause(1213, "Deadlock found"), "UPSTREAM_ERROR", True),
+        (sa.exc.OperationalError, Cause("server closed the connection"), "TRANSPORT_UNAVAILABLE", True),
+        (sa.exc.OperationalError, Cause(2013, "Lost connection"), "TRANSPORT_UNAVAILABLE", True),
+        (sa.exc.OperationalError, Cause(1040, "Too many connections"), "TRANSPORT_UNAVAILABLE", True),
+        (sa.exc.OperationalError, Cause(1364, "Field has no default"), "UPSTREAM_REFUSED", False),
+        (sa.exc.IntegrityError, Cause("duplicate key"), "UPSTREAM_REFUSED", False),
+        (sa.exc.InternalError, Cause("out of memory"), "UPSTREAM_ERROR", True),
+    ],
+)
+def test_failures_are_what_policies_name(
+    epoch: Epoch,
+    configure: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+    cause: Cause,
+    code: str,
+    retryable: bool,
+) -> None:
     """A deadlock may go better another time; nobody else's word on the values will change."""
-
-    class Cause(Exception):
-        sqlstate = "40P01"
-
-    adapter = warehouse()
-    deadlock = adapter._failed(sa.exc.OperationalError("", {}, Cause("deadlock detected")))
-    other = adapter._failed(sa.exc.IntegrityError("", {}, RuntimeError("duplicate key")))
-    assert isinstance(deadlock, StageFailure)
-    assert (deadlock.code, deadlock.retryable, other.code, other.retryable) == (
-        "UPSTREAM_ERROR",
-        True,
-        "UPSTREAM_REFUSED",
-        False,
-    )
+    monkeypatch.setenv("WAREHOUSE_URL", "postgres://localhost/none")
+    configure('[warehouse]\nkind = "postgresql"\nurl = "env:WAREHOUSE_URL"\n')
+    failed = Adapters(epoch.attempt()).warehouse._failed(kind("", {}, cause))
+    assert (failed.code, failed.retryable) == (code, retryable)

@@ -97,5 +97,6 @@ def test_an_index_over_part_of_the_rows_or_over_expressions_is_no_key() -> None:
     table = sa.Table("t", sa.MetaData(), sa.Column("a", sa.Integer), sa.Column("b", sa.Text), sa.Column("c", sa.Text))
     sa.Index("partly", table.c.a, unique=True, postgresql_where=table.c.b.is_(None))
     sa.Index("lowered", sa.func.lower(table.c.b), unique=True)
+    sa.Index("beginning", table.c.b, unique=True, mysql_length=10)
     sa.Index("whole", table.c.c, table.c.a, unique=True)
     assert statements.unique_keys(table) == [frozenset({"a", "c"})]
