@@ -1,4 +1,4 @@
-"""Writes the models of the clients from the OpenAPI documents: `python -m config.client_models`.
+"""Writes the models of the clients from the OpenAPI documents, and their reference: `python -m config.client_models`.
 
 One module for each document, because both have words of their own for the same things. What a request may say is
 closed (`Literal`); what an answer says is open (`str`, with the words known today beside it), so that a newer console's
@@ -148,7 +148,7 @@ class _Writer:
         kind = self.type(value)
         required = field in shape.get("required", ())
         if quoted:
-            kind = f"'{kind}'" if '"' in kind else f'"{kind}"'
+            kind = kind if '"' in kind else f'"{kind}"'  # a choice names no other model, and may be broken
             text = f'"{field}": ' + (kind if required else f"NotRequired[{kind}]") + ","
         else:
             text = f"{field}: " + (kind if required else f"NotRequired[{kind}]")
@@ -266,3 +266,6 @@ if __name__ == "__main__":
 
     for written in write(BASE_DIR):
         print(written)  # noqa: T201
+    from config import client_reference
+
+    client_reference.PATH.write_text(client_reference.page())

@@ -322,6 +322,11 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
+def codes() -> Mapping[str, type[ApiError]]:
+    """Every code that the console refuses with, and the class that is raised for it."""
+    return dict(_BY_CODE)
+
+
 def api_error(status: int, body: Mapping[str, Any]) -> ApiError:
     """The typed error for a problem document; the code decides, then the status."""
     code = str(body.get("code") or f"http_{status}")

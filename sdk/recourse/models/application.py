@@ -208,7 +208,7 @@ EffectTold = TypedDict(
         "stepId": NotRequired["str"],
         # needed to commit what is outside `internal_state`
         "idempotencyKey": NotRequired["str"],
-        "state": 'Literal["declared", "committed", "absent", "unknown"]',
+        "state": Literal["declared", "committed", "absent", "unknown"],
         "externalRef": NotRequired["str"],
         "requestHash": NotRequired["str"],
         "detail": NotRequired["Any"],
