@@ -5,7 +5,7 @@ from recourse.authoring import Context, Retries, pipeline, stage
 
 from recourse.authoring.context import Context, Logger, Params
 from recourse.authoring.loading import Loaded, load, load_handlers, register
-from recourse.authoring.pipelines import Pipeline, Retries, Source, Stage, pipeline, stage
+from recourse.authoring.stages import Pipeline, Retries, Source, Stage, pipeline, stage
 
 __all__ = [
     "Context",

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from recourse.authoring.context import Context
-from recourse.authoring.pipelines import MOST_SOURCE, Pipeline, Source, Stage, bare, is_slug
+from recourse.authoring.stages import MOST_SOURCE, Pipeline, Source, Stage, bare, is_slug
 from recourse.context import StageContext
 from recourse.errors import ConfigurationError
 from recourse.handlers import Registry
