@@ -21,7 +21,7 @@ from pipelines.graph import GraphError, descendants, resolve_dependencies
 from pipelines.limits import Limits
 from pipelines.models import Release, Run
 from pipelines.releases import release_in_force
-from pipelines.states import ReleaseStatus
+from pipelines.states import ACTIVE_STAGE, ReleaseStatus, RunStatus
 from recovery import world
 from recovery.plans import Asked
 from recovery.states import OperationKind
@@ -105,16 +105,15 @@ class ForkWorld:
 def read(asked: Asked, *, pinned: uuid.UUID | None = None, starts: bool = False) -> ForkWorld:
     """The world of a fork; `pinned` is the release that was reserved for it, where one was.
 
-    Refused: a source that has not ended (`execution_state_invalid`), with `starts` what a blackout holds back
+    Refused: a source that has not ended, unless it is blocked for good by what changed beneath it
+    (`execution_state_invalid`), with `starts` what a blackout holds back
     (`blackout_active`), another environment
     (`recovery_environment_mismatch`), no release to run (`release_not_active`), a checkpoint that is not to be believed
     (`checkpoint_integrity_invalid`) or covers not enough (`checkpoint_not_found`), and a stage that is kept or needed
     and is not in the release (`definition_changed`).
     """
     source = world.read(asked.run_id)
-    if not source.is_terminal:
-        detail = f"a run that is {source.status} is not forked: wait for its end, or cancel it first"
-        raise Refusal("execution_state_invalid", detail)
+    _check_ended(source)
     if starts and source.blackout and not asked.override_reason:
         raise blackouts.refusal(source.blackout)
     if asked.choices["environment"] != source.environment:
@@ -125,6 +124,22 @@ def read(asked: Asked, *, pinned: uuid.UUID | None = None, starts: bool = False)
     if asked.kind == OperationKind.REPLAY:
         return ForkWorld(source, was, will_be)
     return _from_checkpoint(asked, source, was, will_be)
+
+
+def _check_ended(source: World) -> None:
+    """A fork is made of what has ended, or stands still for good: it no longer stands on what it pinned, and nothing of
+    it is under way (R16, R17)."""
+    if source.is_terminal:
+        return
+    under_way = [stage.name for stage in source.stages if stage.state in ACTIVE_STAGE]
+    if source.status == RunStatus.BLOCKED and source.changed and not under_way:
+        return
+    helps = "wait for its end, or cancel it first"
+    if source.status == RunStatus.BLOCKED and source.changed:
+        detail = f"work of the run is under way ({', '.join(under_way)}), so it is not forked yet: {helps}"
+    else:
+        detail = f"a run that is {source.status} is not forked: {helps}"
+    raise Refusal("execution_state_invalid", detail)
 
 
 def release_to_run(run: Run, pinned: uuid.UUID | None) -> Shape:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipelines.access import CANCEL, CAPABILITIES, FORK, RECOVER, RESOLVE, STEER, Actor
 from pipelines.models import DeadLetter
@@ -62,6 +62,7 @@ class RunFacts(Protocol):
     id: uuid.UUID
     status: str
     failure_code: str
+    changed: Any  # what no longer is as it was pinned; nothing where all is
 
 
 class StageFacts(Protocol):
@@ -71,7 +72,8 @@ class StageFacts(Protocol):
 
 
 def for_run(run: RunFacts, actor: Actor) -> list[Offer]:
-    """Pause, resume, cancel; rerun and replay, which make a new run out of one that has ended."""
+    """Pause, resume, cancel; rerun and replay, which make a new run out of one that has ended, or that stands still for good
+    because what it pinned has changed."""
     return [
         Offer("pause", "Pause…", run.id, _run_refusal(run, actor, "pause")),
         Offer("resume", "Resume…", run.id, _run_refusal(run, actor, "resume")),
@@ -132,7 +134,9 @@ def _run_refusal(run: RunFacts, actor: Actor, verb: str) -> str:
 def _fork_refusal(run: RunFacts, actor: Actor) -> str:
     if not actor.may(FORK):
         return missing_right(actor, FORK)
-    return "" if run.status in TERMINAL_RUN else f"The run is {run.status}: only one that has ended is made anew."
+    if run.status in TERMINAL_RUN or (run.changed and run.status == RunStatus.BLOCKED):
+        return ""
+    return f"The run is {run.status}: only one that has ended is made anew."
 
 
 def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, denied: bool) -> str:
@@ -142,6 +146,8 @@ def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, de
         return "A cancelled run stays cancelled; only a new run helps."
     if run.failure_code == "deadline_exceeded":
         return "The run passed its deadline for good; only a new run helps."
+    if run.changed:
+        return "What the run pinned has changed; only a fork goes on."
     if denied:
         return "Its gate was rejected; that is final in this run."
     if stage.state in STAGE_MOVES[verb]:
