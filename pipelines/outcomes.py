@@ -79,7 +79,16 @@ def wait(moves: Moves, stage: StageRow, attempt: AttemptRow, body: str, **facts:
 
 def wait_for_runs(moves: Moves, stage: StageRow, attempt: AttemptRow, links: Sequence[uuid.UUID], **facts: Any) -> None:
     """running → waiting for runs that the stage started, given as links: no worker is held meanwhile, and nothing is
-    counted. Their end makes it ready again in the same epoch; so does one that they had reached before (N9)."""
+    counted. Their end makes it ready again in the same epoch; so does one that they had reached before (N9).
+
+    It will begin anew, so with an open effect in mode `external` it waits for reconciliation instead, as given back.
+    """
+    if stage.effect_mode == "external" and moves.effects.are_open(attempt):
+        reason = "it began to wait for other runs while the outcome of an effect is not known"
+        moves.attempt(attempt, "wait", cause=reason, decision={"applied": False, "explanation": reason}, **facts)
+        trouble = {"last_error_code": "PARKED", "last_error_message": reason}
+        moves.stage(stage, "doubt", reason=reason, failure_disposition="needs_reconciliation", **trouble)
+        return
     moves.attempt(attempt, "wait", cause="waits for runs that it started", **facts)
     moves.stage(stage, "await_runs", data={"runs": len(links)})
     moves.await_runs(stage, links)

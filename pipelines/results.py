@@ -261,11 +261,11 @@ class _Desk:
 
 def first_answer(stage: StageRow, attempt: AttemptRow) -> StageState:
     """Where the result took the stage when it first came, wherever the stage has gone since."""
-    if attempt.state == AttemptState.WAITING:
-        return StageState.WAITING
     if attempt.state == AttemptState.SUCCEEDED:
         return StageState.WAITING if (stage.approval or {}).get("when") == "after" else StageState.COMPLETED
     ((decision,),) = query("SELECT decision::text FROM pipelines_attempt WHERE id = %s", [attempt.id])
+    if attempt.state == AttemptState.WAITING and decision is None:
+        return StageState.WAITING
     decided = orjson.loads(decision)
     if not decided.get("applied", True):
         return StageState.NEEDS_RECONCILIATION

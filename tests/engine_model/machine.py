@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from approvals.transitions import decide_gate
-from pipelines import intents, leases, results, sweeps
+from pipelines import awaited_runs, children, intents, leases, results, sweeps
 from pipelines.access import Actor
+from pipelines.children import Wish
+from pipelines.creation import Intent
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.jobs import Job
@@ -21,7 +23,7 @@ from pipelines.models import Effect, Run, Stage
 from pipelines.sql import query
 from pipelines.transitions import cancel_run
 from recovery.reconciliation import Finding, reconcile_effect, reconcile_stage
-from tests.cast import Hand
+from tests.cast import Hand, stage_of
 from tests.clock import Clock
 from tests.engine_model import oracle
 from tests.engine_model.invariants import assert_invariants
@@ -30,6 +32,7 @@ from tests.verbs import pause_run, resume_run, retry_stage, skip_stage
 # One tick of the oracle. Far longer than an example takes, so that real time passing moves nothing over a limit.
 TICK_SECONDS = 1000
 MOST_RUNS = 3
+MOST_WITH_CHILDREN = 6
 MODES = [("none", "none"), ("idempotent", "intent"), ("external", "none"), *[("external", "intent")] * 3]
 NAMES = [*oracle.OUTSIDE, "inside"]  # of effects, and their keys
 
@@ -88,6 +91,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.run_ids: list[uuid.UUID] = []
         self.stage_ids: list[list[uuid.UUID]] = []
         self.attempt_ids: dict[int, uuid.UUID] = {}  # by the oracle's attempt
+        self.asked: dict[int, Intent] = {}  # by the oracle's run: how a stage asked for it
         self.steps = 0
 
     def teardown(self) -> None:
@@ -239,6 +243,76 @@ class EngineMachine(RuleBasedStateMachine):
                 assert (job.number, job.stage.epoch) == (following.current().number, following.epoch)
                 self.attempt_ids[id(following.current())] = job.attempt_id
 
+    # runs that stages start
+
+    @precondition(lambda self: len(self.run_ids) < MOST_WITH_CHILDREN)
+    @rule(pick=st.integers(0, 9), child=runs(), cancel=st.booleans(), park=st.booleans())
+    def start_child(self, pick: int, child: oracle.Run, cancel: bool, park: bool) -> None:
+        running = [(run, stage) for run in self.oracle.runs for stage in run.stages if stage.state == "running"]
+        if running:
+            run, stage = running[pick % len(running)]
+            self._start_child(run, stage, stage.current(), stage.current().session, child, cancel)
+            if park and stage.child is not None:
+                self._park(run, stage, stage.current(), stage.current().session)
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), session=st.integers(0, 1))
+    def start_child_late(self, pick: tuple[int, int, int], session: int) -> None:
+        """Mostly by an attempt that may not start anything any more; or by a later one, which finds what there is."""
+        for run, stage, attempt in self._attempt(pick):
+            if stage.child is not None and (stage.child.may_be_found or stage.child.epoch == stage.epoch):
+                self._start_child(run, stage, attempt, session, stage.child.run, stage.child.cancel)
+
+    @rule(pick=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), session=st.integers(0, 1))
+    def park(self, pick: tuple[int, int, int], session: int) -> None:
+        for run, stage, attempt in self._attempt(pick):
+            if stage.child is not None:
+                self._park(run, stage, attempt, session)
+
+    def _start_child(
+        self,
+        run: oracle.Run,
+        stage: oracle.Stage,
+        attempt: oracle.Attempt,
+        session: int,
+        child: oracle.Run,
+        cancel: bool,
+    ) -> None:
+        known = stage.child.run if stage.child is not None else None
+        if known is not None and (stage.child.epoch == stage.epoch or stage.child.may_be_found):
+            asked = self.asked[id(known)]
+        else:
+            asked = Intent(
+                name="child",
+                stages=[stage_of(declared(child, one)) for one in child.stages],
+                deadline_seconds=None if child.deadline is None else child.deadline * TICK_SECONDS,
+            )
+        refusal, created = self.oracle.start(run, stage, attempt, session, child, cancel=cancel)
+        wish = Wish("only", asked, on_parent_end="cancel" if cancel else "leave")
+        started = None
+        with self._refused(refusal):
+            started = children.start(
+                self.hands[session].holder, self._stage_id(stage), self.attempt_ids[id(attempt)], wish
+            )
+        if started is None:
+            return
+        assert started.created == created
+        if created:
+            self.asked[id(child)] = asked
+            self._know(started.child.run_id)
+        else:
+            assert known is not None
+            assert started.child.run_id == self._run_id(known)
+
+    def _park(self, run: oracle.Run, stage: oracle.Stage, attempt: oracle.Attempt, session: int) -> None:
+        assert stage.child is not None
+        child_id = self._run_id(stage.child.run)
+        told = results.Result(
+            self._stage_id(stage), self.attempt_ids[id(attempt)], attempt.number, "waiting", awaits_runs=[child_id]
+        )
+        expected = self.oracle.park(run, stage, attempt, session)
+        (receipt,) = results.report(self.hands[session].holder, [told])
+        assert (receipt.accepted, receipt.code) == (expected is None, expected)
+
     # time
 
     @rule(ticks=st.sampled_from([1, 1, 1, 2, 3]))
@@ -370,6 +444,9 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def agree(self) -> None:
         self.steps += 1
+        # what follows a commit: here nothing is committed, so it is done after every step, on both sides
+        awaited_runs.sweep()
+        self.oracle.follow_up()
         assert self._engine_says() == self._oracle_says()
         if self.steps % self.check_every == 0:
             assert_invariants()
@@ -381,9 +458,13 @@ class EngineMachine(RuleBasedStateMachine):
             *[declared(run, stage) for stage in run.stages],
             deadline_seconds=None if run.deadline is None else run.deadline * TICK_SECONDS,
         )
-        self.run_ids.append(made.id)
-        self.stage_ids.append(list(Stage.objects.filter(run=made).order_by("position").values_list("id", flat=True)))
+        self._know(made.id)
         self.oracle.create(run)
+
+    def _know(self, run_id: uuid.UUID) -> None:
+        self.run_ids.append(run_id)
+        stages = Stage.objects.filter(run=run_id).order_by("position")
+        self.stage_ids.append(list(stages.values_list("id", flat=True)))
 
     def _report(
         self, run: oracle.Run, stage: oracle.Stage, attempt: oracle.Attempt, session: int, how: str, code: str
@@ -422,6 +503,9 @@ class EngineMachine(RuleBasedStateMachine):
     def _stage_of(self, job: Job) -> oracle.Stage:
         index = self.run_ids.index(job.run_id)
         return self.oracle.runs[index].stages[job.stage.position]
+
+    def _run_id(self, wanted: oracle.Run) -> uuid.UUID:
+        return next(run_id for run, run_id in zip(self.oracle.runs, self.run_ids, strict=True) if run is wanted)
 
     def _stage_id(self, wanted: oracle.Stage) -> uuid.UUID:
         for run, ids in zip(self.oracle.runs, self.stage_ids, strict=True):

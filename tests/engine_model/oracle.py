@@ -77,6 +77,7 @@ class Stage:
     dead: bool = False
     attempts: list[Attempt] = field(default_factory=list)
     gates: list[Gate] = field(default_factory=list)
+    child: Child | None = None  # what its one key stands for
 
     @property
     def satisfied(self) -> bool:
@@ -93,6 +94,21 @@ class Stage:
         return any(
             gate.state == state and gate.epoch == self.epoch and moment in (None, gate.moment) for gate in self.gates
         )
+
+
+@dataclass
+class Child:
+    """The run that a stage started, and whether it ends with the run of that stage."""
+
+    run: Run
+    epoch: int
+    cancel: bool
+    awaited: bool = False
+    ending: bool = False  # the parent has ended, and took it along
+
+    @property
+    def may_be_found(self) -> bool:
+        return self.run.status == "completed" or (not self.run.ended and not self.ending)
 
 
 def verdict(state: str, findings: set[str]) -> str | None:
@@ -145,6 +161,7 @@ class Oracle:
     def __init__(self) -> None:
         self.now = 0
         self.runs: list[Run] = []
+        self.ended: list[Child] = []  # what keys stood for before they were begun anew
 
     def create(self, run: Run) -> None:
         if run.deadline is not None:
@@ -229,6 +246,56 @@ class Oracle:
         self._settle(run)
         return None
 
+    def start(
+        self, run: Run, stage: Stage, attempt: Attempt, session: int, child: Run, *, cancel: bool
+    ) -> tuple[str | None, bool]:
+        """A run for the stage's one key: the refusal, and whether it is a new one."""
+        self._end_if_overdue(run)
+        if not self._holds(attempt, session):
+            return "stale_execution", False
+        known = stage.child
+        if known is not None and (known.epoch == stage.epoch or known.may_be_found):
+            known.epoch = stage.epoch
+            return None, False
+        if known is not None and any(one.is_open for inner in known.run.stages for one in inner.attempts):
+            return "needs_reconciliation", False
+        self.ended += [known] if known is not None else []
+        stage.child = Child(child, stage.epoch, cancel)
+        self.create(child)
+        return None, True
+
+    def park(self, run: Run, stage: Stage, attempt: Attempt, session: int) -> str | None:
+        told = ("parked", id(stage.child))
+        if attempt.told == told and attempt.session == session:
+            self._end_if_overdue(run)
+            return None
+        self._end_if_overdue(run)
+        if not self._holds(attempt, session):
+            return "stale_execution"
+        attempt.told = told
+        doubtful = stage.mode == "external" and attempt.is_open
+        attempt.end("waiting")
+        stage.state = "needs_reconciliation" if doubtful else "waiting"
+        assert stage.child is not None
+        stage.child.awaited = not doubtful
+        self._settle(run)
+        return None
+
+    def follow_up(self) -> None:
+        """What an end does to the other side: children are cancelled, and then their parents' ends theirs, until none
+        is left; stages go on whose child has ended."""
+        while ending := [child for child in self._children() if child.ending]:
+            for child in ending:
+                child.ending = False
+                if not child.run.ended:
+                    self._end(child.run, "cancelled")
+        for run in self.runs:
+            for stage in run.stages:
+                if stage.child is not None and stage.child.awaited and stage.child.run.ended:
+                    stage.child.awaited = False
+                    stage.state, stage.due = "ready", self.now
+                    self._settle(run)
+
     # time
 
     def sweep(self) -> None:
@@ -294,8 +361,10 @@ class Oracle:
                 other.state = "pending"
             elif downstream and other.state in ENDED:
                 self._new_epoch(other)
-            elif not downstream and other.state == "waiting" and self._open(other).moment == "before":
-                self._open(other).state, other.state = "cancelled", "pending"
+            elif (
+                not downstream and other.state == "waiting" and (gate := self._open(other)) and gate.moment == "before"
+            ):
+                gate.state, other.state = "cancelled", "pending"
             elif other.state != "pending":
                 other.stale = True
         self._new_epoch(stage)
@@ -454,8 +523,8 @@ class Oracle:
         expires = None if stage.gated is None or stage.gate_ticks is None else self.now + stage.gate_ticks
         stage.gates.append(Gate(moment, stage.epoch, expires, 1 if stage.gated is None else stage.approvers))
 
-    def _open(self, stage: Stage) -> Gate:
-        return next(gate for gate in stage.gates if gate.state == "open")
+    def _open(self, stage: Stage) -> Gate | None:
+        return next((gate for gate in stage.gates if gate.state == "open"), None)
 
     def _new_epoch(self, stage: Stage) -> None:
         stage.state, stage.epoch, stage.retries, stage.recoveries = "pending", stage.epoch + 1, 0, 0
@@ -492,12 +561,24 @@ class Oracle:
         for stage in run.stages:
             if stage.state in ("dispatched", "running"):
                 stage.current().end("fenced")
-            if stage.state == "waiting":
-                self._open(stage).state = "cancelled"
+            if stage.state == "waiting" and (gate := self._open(stage)):
+                gate.state = "cancelled"
             if stage.state not in ENDED:
                 stage.state = "cancelled"
             stage.dead = False
         run.status, run.paused = status, False
+        self._let_go(run)
+
+    def _let_go(self, run: Run) -> None:
+        """The run has ended: nobody waits in it any more, and what was to end with it does."""
+        for child in self._children(run):
+            child.awaited = False
+            child.ending = child.ending or (child.cancel and not child.run.ended)
+
+    def _children(self, parent: Run | None = None) -> list[Child]:
+        runs = self.runs if parent is None else [parent]
+        now = [stage.child for run in runs for stage in run.stages if stage.child is not None]
+        return now + [child for child in self.ended if parent is None]
 
     def _settle(self, run: Run) -> None:
         if run.status == "cancelled" or run.overrun:
@@ -516,6 +597,8 @@ class Oracle:
                 else:
                     stage.state, stage.due = "ready", self.now
         facts = [(stage.state, stage.bypass) for stage in run.stages]
-        run.status = implied_status(facts, started=run.started, paused=run.paused)
+        was, run.status = run.status, implied_status(facts, started=run.started, paused=run.paused)
         if run.ended:
             run.paused = False
+        if run.ended and run.status != was:
+            self._let_go(run)

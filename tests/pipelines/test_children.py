@@ -147,6 +147,34 @@ def test_what_failed_with_an_open_effect_is_not_begun_anew(
     assert Run.objects.exclude(parent=None).count() == 1
 
 
+def test_a_stage_that_parks_with_an_open_effect_waits_for_reconciliation(
+    start_run: StartRun, hand: Hand, helper: Hand
+) -> None:
+    """R4: parking begins the handler anew, and it must repeat no act of which nobody knows; again, the same."""
+    start_run({"name": "first", "effect_mode": "external"})
+    job = hand.take()
+    child = spawn(hand, job).child
+    tell_effects(hand.holder, job.stage.id, job.attempt_id, [Told("external_http", "declared", "send", "k")])
+    assert park(hand, job, child.run_id) == "needs_reconciliation"
+    assert park(hand, job, child.run_id) == "needs_reconciliation"
+    helper.finish()
+    assert stage_of_run(job.run_id).state == "needs_reconciliation"
+    assert not ChildRun.objects.filter(awaited=True).exists()
+
+
+def test_the_same_parking_again_gets_the_same_answer(start_run: StartRun, hand: Hand, helper: Hand) -> None:
+    """P54: whatever has become of the stage since; parked for others, it is too late."""
+    start_run()
+    job = hand.take()
+    child, other = spawn(hand, job).child, spawn(hand, job, "other").child
+    assert park(hand, job, child.run_id) == "waiting"
+    helper.finish()
+    assert stage_of_run(job.run_id).state == "ready"
+    assert park(hand, job, child.run_id) == "waiting"
+    late = hand.report(job, "waiting", awaits_runs=[other.run_id])
+    assert (late.accepted, late.code) == (False, "stale_execution")
+
+
 def test_a_key_stands_for_one_request(start_run: StartRun, hand: Hand) -> None:
     start_run()
     job = hand.take()
