@@ -113,7 +113,7 @@ def remove(
         entry.data["table"] = table.name
         actor.require(RELEASE)
         query("SELECT id FROM pipelines_storetable WHERE id = %s FOR UPDATE", [table_id])
-        table.refresh_from_db()
+        table = find(actor, table_id)  # as it stands under the lock, if it still does
         removal = _planned(table, where)
         if plan_digest and plan_digest != removal.digest:
             raise Refusal("plan_changed", "what would go is not what was seen; look again")

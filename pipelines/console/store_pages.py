@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from django.conf import settings
 from django.contrib import messages
 from django.db.models import Sum
-from django.http import HttpResponse, QueryDict
+from django.http import HttpResponse, HttpResponseNotAllowed, QueryDict
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from pipelines import store_export, store_tables
 from pipelines.access import RELEASE, Actor
@@ -96,11 +96,12 @@ def store_table(request: ScreenRequest, table_id: uuid.UUID) -> HttpResponse:
 
 
 @screen
-@require_POST
 def store_export_view(request: ScreenRequest, table_id: uuid.UUID) -> HttpResponse:
     """The rows that the address asks for as a file, streamed; itself an event (`store.export`)."""
     visit = request.visit
     table = store_tables.find(visit.actor, table_id)
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
     form = request.POST.get("format", "")
     answer = store_export.answer(visit.actor, visit.workspace.slug, table, _where(request.GET), form)
     return cast(HttpResponse, answer)  # which a stream is in all that views and middleware ask of it
