@@ -197,6 +197,7 @@ NOUNS: dict[str, str] = {
     "release": "release",
     "run": "run",
     "runidentity": "key of a run",
+    "runretry": "retry of a run by itself",
     "runsearch": "search words of a run",
     "stage": "stage",
     "stageoutput": "output of a stage",

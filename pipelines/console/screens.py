@@ -39,6 +39,7 @@ ACTIONS = {
     "import-answer": "stage.import",
     "reconcile": "stage.reconcile",
     "reconciliation-settle": "reconciliation.settle",
+    "run-retry-stop": "run_retry.stop",
     "acknowledge": "dead_letter.acknowledge",
     "redrive": "dead_letter.redrive",
     "discard": "dead_letter.discard",

@@ -170,6 +170,7 @@ SCREENS = {
     "release-review": RELEASE,
     "reconciliation": VIEW,
     "reconciliation-settle": RESOLVE,
+    "run-retry-stop": RECOVER,
     "artifacts": VIEW,
     "artifact-content": VIEW,
     "baseline-new": RELEASE,

@@ -89,7 +89,7 @@ def test_the_effective_policy_is_shown_with_the_ones_it_outranks_and_the_reason(
     add(admin, "asleep", {"stage": "first"}, {"max_retries": 5, "retry_interval": 1}, status="paused")
     stage = stages_of(start_run("first"))[0]
     told = api.get(f"/v1/stages/{stage.id}/policies").json()
-    retry, timeout, rate, concurrency = told["policies"]
+    retry, timeout, rate, concurrency, run_retry = told["policies"]
     assert (retry["kind"], retry["winner"]["name"]) == ("retry", "newer handler")
     assert [policy["name"] for policy in retry["shadowed"]] == ["older handler", "whole environment"]
     assert retry["reason"] == "newer handler targets it by handler; of those as specific it is the newest"
@@ -97,6 +97,7 @@ def test_the_effective_policy_is_shown_with_the_ones_it_outranks_and_the_reason(
     assert "its own options rule" in timeout["reason"]
     assert rate["reason"] == "no active rate policy targets this stage, so it begins as soon as it may"
     assert concurrency["reason"] == "no active concurrency policy targets this stage, so it waits for no slot"
+    assert run_retry["reason"] == "no active run_retry policy targets this stage, so a run that failed stays failed"
 
 
 @pytest.mark.parametrize(
