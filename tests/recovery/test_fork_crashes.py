@@ -344,6 +344,6 @@ def test_the_sweep_comes_by_every_second_where_no_handler_holds_it_up(
     assert entry["task"] == carry_on.name
     kill_at("dispatch", failed, people["operator"], after=False)
     clock.advance(6)
-    assert carry_on() == {"expired": 0, "reserved": 1, "followed": 0}
+    assert carry_on() == {"expired": 0, "reserved": 1, "followed": 0, "retried": 0}
     assert hand.finish() == 1
-    assert carry_on() == {"expired": 0, "reserved": 0, "followed": 1}
+    assert carry_on() == {"expired": 0, "reserved": 0, "followed": 1, "retried": 0}
