@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import recourse
 
 
@@ -16,8 +17,9 @@ def test_every_name_that_the_package_offers_is_there() -> None:
     assert not hasattr(recourse, "nothing_of_the_kind")
 
 
-def test_the_package_itself_loads_neither_http_nor_asyncio() -> None:
-    """Completion and help answer while somebody types."""
-    code = "import recourse, sys; print(*{'httpx', 'asyncio', 'rich', 'shtab'} & set(sys.modules))"
+@pytest.mark.parametrize("code", ["import recourse", "from recourse import cli; cli.make_parser().format_help()"])
+def test_help_and_the_package_itself_load_neither_http_nor_asyncio(code: str) -> None:
+    """Help and completion answer while somebody types."""
+    code += "; import sys; print(*{'httpx', 'asyncio', 'rich', 'shtab', 'recourse.calls'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
