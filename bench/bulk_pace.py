@@ -36,8 +36,8 @@ def main() -> int:
         copy(options.redriven - 1)
         with workers():
             failed += paced(actor, options.redriven)
-        fail(place, 1)
-        copy(options.letters - 1)
+        fail(place, 1)  # and with it all that were redriven
+        copy(options.letters - options.redriven - 1)
         refuse_after(options.fine)
         with workers():
             failed += halted(actor)
