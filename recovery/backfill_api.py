@@ -9,6 +9,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.urls import path
 from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
 
 from pipelines import trigger_queries
 from pipelines.access import CANCEL, FORK, STEER, VIEW, Actor
@@ -39,7 +40,7 @@ from recovery.backfill_progress import tick_told
 from recovery.backfill_world import MOST_CONCURRENT
 from recovery.filters import BackfillFilter, BackfillTickFilter
 from recovery.models import Backfill, BackfillOrder, BackfillTick, Reprocess
-from recovery.serializers import AgreementView
+from recovery.serializers import AgreementView, BlackoutHolds
 from recovery.states import BackfillState, BackfillTickState
 
 WISHED = frozenset(backfills.Wish.__dataclass_fields__)
@@ -134,7 +135,7 @@ class BackfillAnswer(Shape):
     estimate_seconds = Number(min_value=0, max_value=HUGE, allow_null=True, required=False)
     protected = Flag(required=False, help_text="whether its environment is: an operator's waits for approval")
     without_worker = ListOf(child=Text(), required=False, help_text="handlers that no live worker has")
-    blackout = JsonObject(max_bytes=HUGE, allow_null=True, required=False)
+    blackout = BlackoutHolds(allow_null=True, required=False)
     missed_because = JsonObject(max_bytes=HUGE, required=False)
     withheld = Whole(
         min_value=0,
@@ -173,12 +174,22 @@ class BackfillView(Shape):
     finished_at = Moment(allow_null=True)
 
 
+class BackfillProgress(Shape):
+    """How many ticks and runs there are of each state; `eta_seconds` is null where nothing can be said yet."""
+
+    ticks = serializers.DictField(child=Whole(min_value=0, max_value=HUGE))
+    runs = serializers.DictField(child=Whole(min_value=0, max_value=HUGE))
+    active = Whole(min_value=0, max_value=HUGE)
+    held = Whole(min_value=0, max_value=HUGE)
+    eta_seconds = Number(min_value=0, max_value=HUGE, allow_null=True)
+
+
 class BackfillDetail(BackfillView):
     total_ticks = Whole(min_value=0, max_value=HUGE)
     dispatched = Whole(min_value=0, max_value=HUGE)
     failed = Whole(min_value=0, max_value=HUGE)
     skipped = Whole(min_value=0, max_value=HUGE)
-    progress = JsonObject(max_bytes=HUGE, help_text="{ticks, runs, active, held, eta_seconds}")
+    progress = BackfillProgress()
 
 
 class BackfillEndpoint(OperationsEndpoint):

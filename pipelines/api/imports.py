@@ -19,7 +19,7 @@ from pipelines.api.authentication import actor_of
 from pipelines.api.bodies import MIB
 from pipelines.api.endpoints import Endpoint, answer
 from pipelines.api.operations_endpoint import Call, OperationsEndpoint, PlannedVerb
-from pipelines.api.serializers import Accepted
+from pipelines.api.serializers import Accepted, Recipient
 from pipelines.api.shapes import AnyJson, Flag, Identifier, JsonObject, ListOf, Moment, OneOf, Shape, Text, Whole
 from pipelines.import_files import AnswerFields, answer_of, request_document
 from pipelines.imports import Taken
@@ -57,7 +57,7 @@ class ImportRequestView(Shape):
     input = Text(allow_null=True, blank=True)
     dependencies = JsonObject(max_bytes=2**40)
     baseline = ListOf(child=AnyJson())
-    recipients = ListOf(child=AnyJson(), allow_null=True)
+    recipients = ListOf(child=Recipient(), allow_null=True)
     max_output_bytes = Whole(min_value=0, max_value=2**63 - 1)
     deadline_at = Moment(allow_null=True)
     answer_by = Moment(allow_null=True)

@@ -295,7 +295,7 @@ class ImportRequestView(TypedDict):
     input: str | None
     dependencies: dict[str, Any]
     baseline: list[Any]
-    recipients: list[Any] | None
+    recipients: list[Recipient] | None
     max_output_bytes: int
     deadline_at: str | None
     answer_by: str | None

@@ -261,7 +261,7 @@ class BackfillAnswer(TypedDict):
     protected: NotRequired[bool]
     # handlers that no live worker has
     without_worker: NotRequired[list[str]]
-    blackout: NotRequired[dict[str, Any] | None]
+    blackout: NotRequired[BlackoutHolds | None]
     missed_because: NotRequired[dict[str, Any]]
     # of the skipped: ticks that `reprocess` names and whose runs did something outside that is not cleared: each is
     # replayed by itself
@@ -304,8 +304,17 @@ class BackfillDetail(TypedDict):
     dispatched: int
     failed: int
     skipped: int
-    # {ticks, runs, active, held, eta_seconds}
-    progress: dict[str, Any]
+    progress: BackfillProgress
+
+
+class BackfillProgress(TypedDict):
+    """How many ticks and runs there are of each state; `eta_seconds` is null where nothing can be said yet."""
+
+    ticks: dict[str, int]
+    runs: dict[str, int]
+    active: int
+    held: int
+    eta_seconds: float | None
 
 
 class BackfillRequest(TypedDict):
@@ -1210,7 +1219,7 @@ class ImportRequestView(TypedDict):
     input: str | None
     dependencies: dict[str, Any]
     baseline: list[Any]
-    recipients: list[Any] | None
+    recipients: list[Recipient] | None
     max_output_bytes: int
     deadline_at: str | None
     answer_by: str | None
