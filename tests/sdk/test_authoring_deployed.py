@@ -24,6 +24,7 @@ from pipelines.models import AuditEvent, LogLine, Pipeline, Release
 from tests.cast import Person
 from tests.contract.conftest import url_of_test_database, web_server
 from tests.sdk.conftest import eventually
+from tests.sdk.pseudo_terminal import Terminal
 from tests.sdk.test_authoring import TWO_STAGES, UPSERT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -320,3 +321,31 @@ def test_who_may_not_release_is_told(deploy: Callable[..., Said]) -> None:
     said = deploy("--activate", role="operator")
     assert (said.status, Release.objects.count()) == (2, 0)
     assert "permission_denied" in said.err
+
+
+@pytest.mark.parametrize(
+    ("more", "width", "has_colours"), [({}, 100, True), ({"NO_COLOR": "1"}, 100, False), ({"TERM": "dumb"}, 40, False)]
+)
+def test_in_a_terminal_what_comes_and_goes_has_colours_where_they_are_wanted(
+    deploy: Callable[..., Said],
+    web: Web,
+    people: dict[str, Person],
+    file: Path,
+    more: dict[str, str],
+    width: int,
+    has_colours: bool,
+) -> None:
+    """O11: the same words in a terminal, narrow ones too, as in a pipe."""
+    deploy("--activate")
+    file.write_text(TWO_STAGES.replace('"sending"', '"sending \x1b[31mthem"'))
+    environment = {"RECOURSE_URL": web[0], "RECOURSE_TOKEN": people["release_manager"].token, **more}
+    words = [sys.executable, "-m", "recourse", "deploy", str(file), "--dry-run"]
+    with Terminal(words, environment=environment, width=width) as seen:
+        assert seen.end() == 0
+    assert seen.has_colours == has_colours
+    assert '+    await ctx.logger.info("sending  [31mthem"' in seen.screen, "what others wrote moves no cursor"
+    said = deploy("--dry-run").out
+    assert "\x1b" not in said
+    assert [line.rstrip() for line in seen.screen.splitlines()] == [
+        line.rstrip() for line in said.rstrip().splitlines()
+    ]
