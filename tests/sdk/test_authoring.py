@@ -485,7 +485,7 @@ def test_beside_handlers_of_its_own_a_function_called_run_is_just_a_function(fol
 def test_a_name_that_another_function_has_is_refused() -> None:
     registry = Registry()
     registry.add("x.nothing", plain)
-    with pytest.raises(ValueError, match=r"x\.nothing"):
+    with pytest.raises(ConfigurationError, match=r"two functions would be the handler 'x\.nothing'"):
         register([pipeline("x", stages=[stage(nothing)])], None, registry)
 
 

@@ -20,7 +20,7 @@ from recourse.authoring import load_handlers
 from recourse.authoring.loading import OTHER_CODE
 
 from pipelines import executor
-from pipelines.models import AuditEvent, LogLine, Pipeline, Release
+from pipelines.models import AuditEvent, Effect, LogLine, Pipeline, Release
 from tests.cast import Person
 from tests.contract.conftest import url_of_test_database, web_server
 from tests.sdk.conftest import eventually
@@ -40,6 +40,29 @@ from recourse.authoring import pipeline, stage
 @stage(recipients=[Recipient("acme", "mail")])
 async def run(ctx):
     return 1
+"""
+
+RESUMES = """
+from recourse import StageFailure
+from recourse.authoring import Context, Retries, pipeline, stage
+
+
+@pipeline("batches", params=["batches"])
+@stage(retries=Retries(times=1, every=0.1, on=["BUSY"]), effects="external", declares_effects=True)
+async def run(ctx: Context) -> dict[str, object]:
+    done = list(ctx.restored or [])
+    for batch in ctx.params["batches"]:
+        if batch in done:
+            continue
+        if batch == 3 and ctx.attempt == 1:
+            raise StageFailure("BUSY", "not now")
+        async with ctx.effect("external_http", step=f"batch-{batch}") as effect:
+            effect.committed(f"ref-{batch}")
+        done.append(batch)
+        await ctx.checkpoint(done)
+        await ctx.logger.info("done", batch=batch)
+        await ctx.progress(100 * len(done) / len(ctx.params["batches"]), f"batch {batch}")
+    return {"attempt": ctx.attempt, "done": done}
 """
 
 
@@ -211,6 +234,22 @@ def test_a_bare_run_is_deployed_under_its_files_name_or_another(
     assert (failed["status"], len(failed["stages"])) == ("failed", 1)
     assert failed["failure"]["code"] == "MISSING_REQUIRED_DATA"
     assert "'since'; it was given until" in failed["failure"]["message"]
+
+
+def test_an_attempt_goes_on_where_the_one_before_it_left_off(
+    deploy: Callable[..., Said], file: Path, client: SyncClient, work: Callable[..., None]
+) -> None:
+    """N20, R3: checkpoints and effects of code are the console's own, and its retries those of the release."""
+    path = file.with_name("batches.py")
+    path.write_text(RESUMES)
+    assert deploy("--activate", path=path).status == 0
+    work(str(path))
+    run = ended(client, "1", "batches", batches=[1, 2, 3, 4, 5])
+    assert outputs(run) == [{"attempt": 2, "done": [1, 2, 3, 4, 5]}]
+    lines = LogLine.objects.filter(message="done").order_by("id").values_list("attempt__number", "fields")
+    assert [(number, fields["batch"]) for number, fields in lines] == [(1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
+    acts = Effect.objects.order_by("step_id").values_list("step_id", "state", "external_ref")
+    assert list(acts) == [(f"batch-{one}", "committed", f"ref-{one}") for one in range(1, 6)]
 
 
 def test_params_are_asked_for_when_a_run_is_made(deploy: Callable[..., Said], client: SyncClient) -> None:

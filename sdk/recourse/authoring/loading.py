@@ -75,13 +75,19 @@ def load_handlers(where: str, registry: Registry) -> str:
 
 
 def register(pipelines: Iterable[Pipeline], source: Source | None, registry: Registry) -> None:
-    """Registers every stage as `slug.stage`. Raises ValueError for a name that another function has."""
+    """Registers every stage as `slug.stage`. The same once more changes nothing; raises ConfigurationError for a name
+    that another function has.
+    """
     for pipeline in pipelines:
         for stage in pipeline.stages:
             name = f"{pipeline.slug}.{stage.name}"
-            known = registry.find(name).function if name in registry.names else None
-            if getattr(known, "__wrapped__", None) is not stage.function:
+            if name not in registry.names:
                 registry.add(name, _handler(stage, source), recipients=stage.recipients)
+                continue
+            known = registry.find(name).function
+            if getattr(known, "__wrapped__", None) is not stage.function:
+                both = f"{known.__module__} and {stage.function.__module__}"
+                raise ConfigurationError(f"two functions would be the handler {name!r}: of {both}")
 
 
 def _handler(stage: Stage, source: Source | None) -> Any:
