@@ -20,7 +20,7 @@ HEAD = """# What the clients can do
 
 Every method of `SyncClient` and `Client`, by group: `client.executions.pause(…)`, awaited with `Client`. How they are
 used stands in [the how-to](../howto/python-client.md). Methods take the route's own names, and those of Python's words
-with `_` behind them; `help(type(client.executions).pause.define)` shows the parameters. This page is written from the
+with `_` behind them; `help(client.executions.pause)` shows all of them. This page is written from the
 code by `python -m config.client_models`.
 
 **Again** says why a call may be repeated after an unknown outcome: a *key* goes with it, of yours (`client_request_id`,

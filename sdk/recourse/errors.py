@@ -319,6 +319,7 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     409: Conflict,
     413: InvalidRequest,
     422: InvalidRequest,
+    429: RateLimited,
 }
 
 

@@ -61,7 +61,7 @@ def methods() -> Iterator[tuple[str, Any, Any]]:
 
 def calls_of(defined: Any, bound: Any) -> list[Call[Any]]:
     """What a method sends when everything is said that may be; its dry run besides, and each way that it has."""
-    sender: Noted = bound._group._sender
+    sender: Noted = bound.__wrapped__.__self__._sender
     sender.calls.clear()
     words = {name: said(name) for name in inspect.signature(bound).parameters}
     bound(**words)
@@ -189,11 +189,11 @@ def test_a_write_without_a_key_of_the_callers_gets_one_of_its_own_each_time() ->
     for name, _, bound in methods():
         parameters = inspect.signature(bound).parameters
         if "client_request_id" in parameters:
-            bound._group._sender.calls.clear()
+            bound.__wrapped__.__self__._sender.calls.clear()
             words = {one: said(one) for one in parameters if one != "client_request_id"}
             bound(**words)
             bound(**words)
-            first, second = (call.key for call in bound._group._sender.calls)
+            first, second = (call.key for call in bound.__wrapped__.__self__._sender.calls)
             assert uuid.UUID(first) != uuid.UUID(second), name
             assert first == str(uuid.UUID(first))
 

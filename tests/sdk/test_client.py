@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import recourse
 from recourse import (
     ApiError,
     ApprovalStale,
@@ -27,14 +30,18 @@ from recourse import (
     PayloadTooLarge,
     PermissionDenied,
     PlanChanged,
+    RateLimited,
     RecoveryDenied,
+    ResultNotConfirmed,
     SelfApproval,
     StateInvalid,
     SyncClient,
     Unauthorized,
     Unsupported,
 )
+from recourse.errors import api_error, codes
 
+from pipelines.errors import STATUS
 from tests.sdk.protocol_server import API_KEY, TOKEN, ProtocolServer, problem
 
 STAGES = [
@@ -157,6 +164,67 @@ def test_each_code_has_its_class(
     assert type(caught.value) is kind
     assert (caught.value.status, caught.value.code) == (status, code)
     assert server.count("x") == 1
+
+
+def test_every_code_of_the_console_has_a_class_and_no_other_has() -> None:
+    """Model §6: the console's codes, by a class that says what their status says, and that applications can import."""
+    assert set(codes()) == set(STATUS), "give it a class in sdk/recourse/errors.py"
+    families = {400: InvalidRequest, 413: InvalidRequest, 422: InvalidRequest, 403: PermissionDenied, 404: NotFound}
+    for code, kind in codes().items():
+        assert issubclass(kind, families.get(STATUS[code], Conflict if STATUS[code] == 409 else ApiError)), code
+        assert getattr(recourse, kind.__name__) is kind, f"{kind.__name__} is not offered"
+        assert type(api_error(STATUS[code], {"code": code})) is kind
+        assert str(STATUS[code]) in (kind.__doc__ or ""), f"{kind.__name__} does not say when"
+    shared = [kind for kind in codes().values() if list(codes().values()).count(kind) > 1]
+    assert set(shared) == {IdempotencyConflict, StateInvalid}, "else each has one of its own"
+
+
+def test_too_many_requests_alone_are_a_refusal_and_with_anything_else_unknown(server: ProtocolServer, ask: Ask) -> None:
+    """F127: nothing was done for a 429; of a broken connection nobody knows."""
+    server.fail("/idempotent", 429)
+    with pytest.raises(RateLimited):
+        ask(create)
+    assert len(server.runs) == 0
+    server.answers["/pipelines/x"] = problem(503, "result_not_confirmed")
+    with pytest.raises(OutcomeUnknown) as caught:
+        ask(lambda c: c.runs.get("x"))
+    assert isinstance(caught.value.__cause__, ResultNotConfirmed)
+
+
+def test_an_answer_keeps_what_this_version_does_not_know(server: ProtocolServer, ask: Ask) -> None:
+    server.answers["/v1/executions/r"] = (200, {"execution_id": "r", "status": "hibernating", "newer": {"a": [1]}})
+    assert ask(lambda c: c.executions.get("r")) == {
+        "execution_id": "r",
+        "status": "hibernating",
+        "newer": {"a": [1]},
+    }
+
+
+def test_a_link_to_another_place_is_followed_to_none(server: ProtocolServer, ask: Ask) -> None:
+    """A token goes to the console alone: of links only the query counts."""
+    server.answers["/v1/operations"] = (200, {"next": None, "previous": None, "results": [{"id": "o"}]})
+    link = "http://elsewhere.example/v1/steal?cursor=abc"
+    assert ask(lambda c: c.operations.list(next=link))["results"] == [{"id": "o"}]
+    assert server.requests == [("/v1/operations?cursor=abc", {})]
+
+
+def test_moments_and_truths_may_be_pythons_own(server: ProtocolServer, ask: Ask) -> None:
+    server.answers["/v1/blackouts"] = (200, {"next": None, "previous": None, "results": []})
+    server.answers["/v1/executions/r/pause"] = (200, {})
+    at = datetime(2026, 6, 1, 8, tzinfo=UTC)
+    ask(lambda c: c.blackouts.list(is_freeze=False))
+    ask(lambda c: c.executions.pause("r", until=at, client_request_id="i"))
+    assert server.requests == [
+        ("/v1/blackouts?is_freeze=false", {}),
+        ("/v1/executions/r/pause", {"until": "2026-06-01T08:00:00+00:00", "client_request_id": "i"}),
+    ]
+
+
+def test_help_says_what_a_method_takes_and_does() -> None:
+    with SyncClient("http://localhost:8000", API_KEY, TOKEN) as client:
+        told = pydoc.render_doc(client.executions.pause, renderer=pydoc.plaintext)
+    assert "pause(execution_id: 'str', reason: 'str | None' = None, *, until" in told
+    assert "Stops further dispatch; what runs may finish." in told
 
 
 def test_a_refusal_that_is_not_ours_is_an_api_error_too(server: ProtocolServer, ask: Ask) -> None:

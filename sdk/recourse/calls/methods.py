@@ -7,9 +7,9 @@ checkers in both.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from functools import wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from recourse.calls.base import Call, Planned
 from recourse.models.pages import Page
@@ -17,6 +17,8 @@ from recourse.models.pages import Page
 P = ParamSpec("P")
 T = TypeVar("T")
 N = TypeVar("N")
+T_co = TypeVar("T_co", covariant=True)
+N_co = TypeVar("N_co", covariant=True)
 Item = TypeVar("Item")
 
 
@@ -102,63 +104,32 @@ class AsyncItems(Generic[Item]):
             most = None if most is None else most - 1
 
 
-class _Bound:
-    """A method of a group; it looks like the definition that it comes from."""
-
-    def __init__(self, group: Group[Any], define: Callable[..., Any]) -> None:
-        self._group = group
-        self._define = define
-        self.__doc__ = define.__doc__
-        self.__name__ = define.__name__
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self._define.__get__(self._group))
-
-    def _call(self, *args: Any, **named: Any) -> Any:
-        return self._define(self._group, *args, **named)
-
-    @property
-    def _send(self) -> Any:
-        return self._group._sender.send  # noqa: SLF001 - a part of the group
+class SyncMethod(Protocol[P, T_co]):
+    def __call__(self, *args: P.args, **named: P.kwargs) -> T_co: ...
 
 
-class SyncMethod(_Bound, Generic[P, T]):
-    def __call__(self, *args: P.args, **named: P.kwargs) -> T:
-        answer: T = self._send(self._call(*args, **named))
-        return answer
+class AsyncMethod(Protocol[P, T_co]):
+    def __call__(self, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T_co]: ...
 
 
-class AsyncMethod(_Bound, Generic[P, T]):
-    def __call__(self, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
-        answer: Coroutine[Any, Any, T] = self._send(self._call(*args, **named))
-        return answer
-
-
-class SyncVerb(SyncMethod[P, T], Generic[P, T, N]):
-    def plan(self, *args: P.args, **named: P.kwargs) -> N:
+class SyncVerb(SyncMethod[P, T_co], Protocol[P, T_co, N_co]):
+    def plan(self, *args: P.args, **named: P.kwargs) -> N_co:
         """What this would do; nothing is changed."""
-        answer: N = self._send(self._call(*args, **{**named, "dry_run": True}))
-        return answer
 
 
-class AsyncVerb(AsyncMethod[P, T], Generic[P, T, N]):
-    def plan(self, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, N]:
+class AsyncVerb(AsyncMethod[P, T_co], Protocol[P, T_co, N_co]):
+    def plan(self, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, N_co]:
         """What this would do; nothing is changed."""
-        answer: Coroutine[Any, Any, N] = self._send(self._call(*args, **{**named, "dry_run": True}))
-        return answer
 
 
-class SyncList(SyncMethod[P, Page[Item]], Generic[P, Item]):
+class SyncList(SyncMethod[P, Page[Item]], Protocol[P, Item]):
     def iterate(self, *args: P.args, **named: P.kwargs) -> Items[Item]:
         """All items, from the first page or the one of `next` on."""
-        return Items(self._call(*args, **named), self._send)
 
 
-class AsyncList(AsyncMethod[P, Page[Item]], Generic[P, Item]):
+class AsyncList(AsyncMethod[P, Page[Item]], Protocol[P, Item]):
     def iterate(self, *args: P.args, **named: P.kwargs) -> AsyncItems[Item]:
         """All items, from the first page or the one of `next` on."""
-        return AsyncItems(self._call(*args, **named), self._send)
 
 
 class _Defined:
@@ -180,7 +151,7 @@ class asks(_Defined, Generic[P, T]):  # noqa: N801 - a decorator
     @overload
     def __get__(self, group: Group[Async], kind: Any) -> AsyncMethod[P, T]: ...
     def __get__(self, group: Group[Any] | None, kind: Any) -> Any:
-        return self if group is None else _pick(group, SyncMethod, AsyncMethod)(group, self.define)
+        return self if group is None else _method(group, self.define)
 
 
 class plans(_Defined, Generic[P, T, N]):  # noqa: N801 - a decorator
@@ -196,7 +167,7 @@ class plans(_Defined, Generic[P, T, N]):  # noqa: N801 - a decorator
     @overload
     def __get__(self, group: Group[Async], kind: Any) -> AsyncVerb[P, T, N]: ...
     def __get__(self, group: Group[Any] | None, kind: Any) -> Any:
-        return self if group is None else _pick(group, SyncVerb, AsyncVerb)(group, self.define)
+        return self if group is None else _verb(group, self.define)
 
 
 class lists(_Defined, Generic[P, Item]):  # noqa: N801 - a decorator
@@ -212,7 +183,7 @@ class lists(_Defined, Generic[P, Item]):  # noqa: N801 - a decorator
     @overload
     def __get__(self, group: Group[Async], kind: Any) -> AsyncList[P, Item]: ...
     def __get__(self, group: Group[Any] | None, kind: Any) -> Any:
-        return self if group is None else _pick(group, SyncList, AsyncList)(group, self.define)
+        return self if group is None else _list(group, self.define)
 
 
 class iterates(Generic[P, Item]):  # noqa: N801 - made of a method, as a decorator would be
@@ -228,8 +199,40 @@ class iterates(Generic[P, Item]):  # noqa: N801 - made of a method, as a decorat
     @overload
     def __get__(self, group: Group[Async], kind: Any) -> Callable[P, AsyncItems[Item]]: ...
     def __get__(self, group: Group[Any] | None, kind: Any) -> Any:
-        return self if group is None else _pick(group, SyncList, AsyncList)(group, self.define).iterate
+        return self if group is None else _list(group, self.define).iterate
 
 
-def _pick(group: Group[Any], for_sync: type[Any], for_async: type[Any]) -> type[Any]:
-    return for_async if isinstance(group._sender, Async) else for_sync  # noqa: SLF001 - a part of the group
+def _method(group: Group[Any], define: Callable[..., Any]) -> Any:
+    """A function of the definition's name, words and parameters that sends what it defines; in both clients alike."""
+    sender = group._sender  # noqa: SLF001 - a part of the group
+
+    @wraps(define)
+    def method(*args: Any, **named: Any) -> Any:
+        return sender.send(define(group, *args, **named))
+
+    vars(method)["__wrapped__"] = define.__get__(group)  # whose parameters `help` and others show: all but the group
+    return method
+
+
+def _verb(group: Group[Any], define: Callable[..., Any]) -> Any:
+    method = _method(group, define)
+
+    @wraps(method)
+    def plan(*args: Any, **named: Any) -> Any:
+        return method(*args, **{**named, "dry_run": True})
+
+    method.plan = plan
+    return method
+
+
+def _list(group: Group[Any], define: Callable[..., Any]) -> Any:
+    sender = group._sender  # noqa: SLF001 - a part of the group
+    method = _method(group, define)
+
+    @wraps(method)
+    def iterate(*args: Any, **named: Any) -> Any:
+        first = define(group, *args, **named)
+        return (AsyncItems if isinstance(sender, Async) else Items)(first, sender.send)
+
+    method.iterate = iterate
+    return method
