@@ -46,6 +46,7 @@ bench: $(VENV)/.development
 	$(PY) bench/backfills.py
 	$(PY) bench/backfill_pages.py
 	$(PY) bench/bulk.py
+	$(PY) bench/bulk_pace.py
 	$(PY) bench/run_page.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
