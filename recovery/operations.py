@@ -113,10 +113,10 @@ def add_all(operations: Sequence[Operation]) -> None:
 
 def _take_over(operations: Sequence[Operation]) -> None:
     """Who asks for something of a run that was to be retried by itself has taken it over: it is not, any more."""
-    asked = [one for one in operations if one.kind in TAKING_OVER and one.requested_by_id is not None]
-    whys = {one.run_id: f"{one.asker} asked for a {one.kind}" for one in asked if one.state != OperationState.DENIED}
-    if whys:
-        run_retry_rows.call_off(whys, asked[0].asker)
+    asked = [one for one in operations if one.kind in TAKING_OVER and one.state != OperationState.DENIED]
+    for user_id in {one.requested_by_id for one in asked if one.requested_by_id is not None}:
+        kinds = {one.run_id: str(one.kind) for one in asked if one.requested_by_id == user_id}
+        run_retry_rows.take_over(kinds, user_id)
 
 
 def update(operation: Operation) -> None:

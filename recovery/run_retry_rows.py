@@ -48,6 +48,20 @@ def call_off(whys: Mapping[uuid.UUID, str], by: str) -> int:
     return len(rows)
 
 
+def take_over(kinds: Mapping[uuid.UUID, str], user_id: int) -> int:
+    """due → called_off, for these runs, of which a person has asked for something: its kind, by run. One statement
+    where nothing is due; the runs are locked by the caller."""
+    rows = query(
+        "UPDATE recovery_runretry t SET state = 'called_off', ended_at = recourse_now(), ended_by = u.username,"
+        " why = u.username || ' asked for a ' || r.kind"
+        " FROM unnest(%s::uuid[], %s::text[]) AS r(run_id, kind), auth_user u"
+        " WHERE t.run_id = r.run_id AND t.state = 'due' AND u.id = %s RETURNING t.run_id, t.ended_by, t.why",
+        [list(kinds), list(kinds.values()), user_id],
+    )
+    insert_events([event_row(run_id, "run.retry_called_off", actor=by, reason=why) for run_id, by, why in rows])
+    return len(rows)
+
+
 def newest(run: Run) -> RunRetry | None:
     """What was decided when the run last failed under a policy; None of a run that none ever ruled."""
     return RunRetry.objects.filter(run=run).order_by("-decided_at", "-id").first()
