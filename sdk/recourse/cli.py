@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from recourse.terminal import (
     stages,
     watching,
 )
-from recourse.terminal.exits import INTERRUPTED, PIPE_CLOSED, REFUSED, UNKNOWN, WAITS, Refused
+from recourse.terminal.exits import FAULT, INTERRUPTED, PIPE_CLOSED, REFUSED, UNKNOWN, WAITS, Refused
 from recourse.terminal.output import Output
 from recourse.terminal.parsing import Parser, command, group, help_width, share_options
 from recourse.version import VERSION
@@ -176,7 +177,15 @@ def _ask_console(options: argparse.Namespace) -> int:
     from recourse.client import SyncClient
 
     with SyncClient(found.url, api_key=found.api_key, token=found.token) as client:
-        return int(options.act(client, options))
+        try:
+            return int(options.act(client, options))
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            options.out.note(f"{found.url} does not answer as a console does ({type(error).__name__} {error})")
+            options.out.note(
+                f"  is that the address? recourse config show. Else it is a fault of this: {at.filename}:{at.lineno}"
+            )
+            return FAULT
 
 
 def _refused(refusal: ApiError, options: argparse.Namespace) -> int:

@@ -107,6 +107,7 @@ RUN = (
     ("environment", "environment"),
     ("application", "application"),
     ("recovered_from", "forked from"),
+    ("parent_id", "started by run"),
     ("started_by", "started by"),
     ("created_at", "created"),
     ("finished_at", "finished"),
@@ -125,7 +126,19 @@ def lines_of_run(run: Answer) -> list[str]:
     failure = run.get("failure") or {}
     if failure.get("code"):
         told["failure"] = f"{failure['code']}{': ' + failure['message'] if failure.get('message') else ''}"
+    if run.get("run_retry"):
+        told["by policy"] = line_of_run_retry(run["run_retry"])
     return _fields(told)
+
+
+def line_of_run_retry(retry: Answer) -> str:
+    """What was decided when the run failed under a policy for whole runs, and what became of it."""
+    told = f"{_words(retry.get('status'))}: {retry.get('explanation') or retry.get('policy')}"
+    if retry.get("status") == "due" and retry.get("due_at"):
+        told += f" ({retry.get('number')} of {retry.get('max_retries')}, {_moment(str(retry['due_at']))})"
+    if retry.get("made"):
+        told += f"; made anew as {retry['made']}"
+    return f"{told}; {retry['why']}" if retry.get("why") else told
 
 
 def _blackout(holds: Answer | None) -> list[str]:

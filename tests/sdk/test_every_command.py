@@ -51,6 +51,7 @@ STAGES = [
 ]
 PLAN = {"kind": "retry", "execution_id": ID, "plan_digest": DIGEST, "disposition": "recovery_allowed"}
 VERB = PLAN | {"operation_id": ID, "stage_id": STAGE, "status": "succeeded", "stage_status": "ready", "epoch": 2}
+RETRIED = {"status": "called_off", "explanation": "patient: once more", "number": 1, "max_retries": 3, "why": "no use"}
 LETTER = VERB | {"dead_letter_status": "redriven"}
 ACCOUNT = {
     "execution_id": ID,
@@ -119,6 +120,8 @@ ANSWERS: dict[str, Any] = {
     f"/v1/executions/{ID}/blockers": page({"stage": "fetch", "holder": "person", "cause": "failed: retry it"}),
     f"/v1/executions/{ID}/account": ACCOUNT,
     f"/v1/executions/{ID}/snapshot": {"execution_id": ID, "status": "failed"},
+    f"/v1/executions/{ID}/children": page({"execution_id": ID, "status": "running", "stage": "fetch", "key": "k"}),
+    f"/v1/executions/{ID}/run-retry/stop": RETRIED,
     **{f"/v1/executions/{ID}/{verb}": VERB for verb in ("pause", "resume", "rerun", "replay")},
     f"/v1/executions/{ID}/cancel": VERB | {"reconciliation": [{"kind": "effect_open", "detail": "it may arrive"}]},
     **{f"/v1/stages/{STAGE}/{verb}": VERB for verb in ("retry", "skip", "reconcile")},
@@ -157,6 +160,7 @@ SAID: dict[str, tuple[tuple[str, ...], int]] = {
     "execution cancel": ((ID,), 0),
     "execution rerun": ((ID, "--from-step-id", "fetch"), 0),
     "execution replay": ((ID, "--freeze-release", "--dry-run"), 0),
+    "execution stop-retry": ((ID, "--reason", "the file is wrong"), 0),
     "stage retry": ((f"{ID}/fetch", "--scope", "stage_and_downstream", "--reason", "mended"), 0),
     "stage skip": ((STAGE, "--reason", "told by phone", "--output", '{"a": 1}'), 0),
     "stage reconcile": (("key:invoice-7/fetch", "--outcome", "absent", "--note", "looked"), 0),
@@ -383,3 +387,13 @@ def test_the_reference_is_what_the_parser_says() -> None:
     for name in LEAVES:
         assert f"### recourse {name}\n" in told
     assert all(f"`{name}" in told for name in SHARED)
+
+
+def test_what_is_no_console_is_said_and_shows_no_stack(server: ProtocolServer, say: Say) -> None:
+    """Another server at that address answers 200 with something of its own."""
+    for answer in ({}, {"results": None}, {"title": "Welcome"}):
+        server.answers["/v1/executions"] = (200, answer)
+        said = say("execution", "list")
+        assert (said.status, said.out) == (1, "")
+        assert f"{server.url} does not answer as a console does" in said.err
+        assert "Traceback" not in said.err

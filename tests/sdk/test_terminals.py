@@ -142,6 +142,7 @@ ASKED = {
     "import": (ID, "--stage", "fetch", "answer.json"),
 }
 AT_ONCE = {"execution pause", "execution resume", "dead-letter acknowledge", "run", "approval withdraw"} | {
+    "execution stop-retry",
     "backfill pause",
     "backfill resume",
 }

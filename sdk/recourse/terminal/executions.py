@@ -6,7 +6,14 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recourse.telling import lines_of_fork, lines_of_preview, lines_of_remains, lines_of_run, lines_of_snapshot
+from recourse.telling import (
+    line_of_run_retry,
+    lines_of_fork,
+    lines_of_preview,
+    lines_of_remains,
+    lines_of_run,
+    lines_of_snapshot,
+)
 from recourse.terminal.asking import add_plan_options, planned
 from recourse.terminal.choosing import RUN_HELP, run_id
 from recourse.terminal.exits import DONE, WAITS
@@ -41,6 +48,13 @@ STAGES = (
     Column("error", "error_code", rank=1, whole=True),
     Column("finished", time_of("finished_at"), rank=4, whole=True),
     Column("id", "stage_id", rank=5, whole=True),
+)
+CHILDREN = (
+    Column("child", "execution_id", whole=True),
+    Column("status", words_of("status"), whole=True, is_status=True),
+    Column("of stage", "stage", rank=1),
+    Column("key", "key", rank=2),
+    Column("if this run ends", "on_parent_end", rank=3),
 )
 
 
@@ -96,10 +110,11 @@ def _add_looks(verbs: Any) -> None:
         command(
             verbs,
             "show",
-            "tell a run, its stages with their ids, and why it does not move",
+            "tell a run, its stages with their ids, the runs that they started, and why it does not move",
             _show,
-            description="Tells a run, its stages with their ids, and why it does not move. With --json: {execution, "
-            "stages, blockers}. In sentences: recourse status RUN.",
+            description="Tells a run, its stages with their ids, the runs that they started (the newest of many), and"
+            " why it does not move. With --json: {execution, stages, children, blockers}. In sentences:"
+            " recourse status RUN.",
             examples=[f"recourse execution show {ID}", "recourse execution show key:invoice-2026-05 --json"],
         )
     )
@@ -168,6 +183,16 @@ def _add_verbs(verbs: Any) -> None:
         fork.add_argument("--environment", metavar="SLUG", help="only the source's own is taken")
         fork.add_argument("--flow-slug", metavar="SLUG", help="only the source's own is taken")
         fork.add_argument("--override-reason", metavar="TEXT", help="start it although a blackout holds; kept with it")
+    stop = command(
+        verbs,
+        "stop-retry",
+        "call off that a failed run retries itself by a policy; it stays failed",
+        _stop_retry,
+        examples=[f"recourse execution stop-retry {ID} --reason 'the file is wrong'"],
+    )
+    _of_run(stop)
+    stop.add_argument("--reason", metavar="TEXT", help="kept with the act, for whoever looks later")
+    stop.add_argument("--client-request-id", metavar="UUID", help="a lowercase UUID that makes repeating safe")
     own = {
         pause: ("until", "reason"),
         resume: ("reason",),
@@ -196,6 +221,7 @@ def _show(client: Any, options: argparse.Namespace) -> int:
     told = {
         "execution": client.executions.get(run),
         "stages": client.executions.stages(run)["results"],
+        "children": client.executions.children(run)["results"],
         "blockers": client.executions.blockers(run)["results"],
     }
     if out.is_json:
@@ -203,6 +229,9 @@ def _show(client: Any, options: argparse.Namespace) -> int:
         return DONE
     out.lines([*lines_of_run(told["execution"]), ""])
     out.table(STAGES, told["stages"], "no stages")
+    if told["children"]:
+        out.lines([""])
+        out.table(CHILDREN, told["children"])
     if told["blockers"]:
         out.lines(["", *lines_of_blockers(told["blockers"])])
     return DONE
@@ -232,6 +261,13 @@ def _steer(name: str, tell: Callable[[Answer], list[str]]) -> Callable[[Any, arg
         return told(options, planned(options, lambda **how: verb(run, **said, **how)), tell)
 
     return act
+
+
+def _stop_retry(client: Any, options: argparse.Namespace) -> int:
+    run = run_id(client, options.run)
+    answer = client.executions.stop_run_retry(run, options.reason, client_request_id=options.client_request_id)
+    options.out.say(answer, [f"{run}: {line_of_run_retry(answer)}"])
+    return DONE
 
 
 def told(options: argparse.Namespace, answer: Answer, tell: Callable[[Answer], Sequence[str]]) -> int:
