@@ -58,6 +58,11 @@ def fill(template: Mapping[str, Any], *, due: Due, previous: datetime | None, tr
     return filled
 
 
+def varies(template: Mapping[str, Any]) -> bool:
+    """Whether the template may say something else for another tick."""
+    return bool(_filled(dict(template), lambda name: "") != dict(template))
+
+
 def text(run_input: Mapping[str, Any]) -> str:
     """The input as canonical JSON, as runs keep it. Refused when it is larger than a run's may be."""
     try:

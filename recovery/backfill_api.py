@@ -145,6 +145,14 @@ class BackfillAnswer(Shape):
         " cleared: each is replayed by itself",
     )
     withheld_ticks = ListOf(child=JsonObject(max_bytes=HUGE), required=False, help_text="the first 20 of them")
+    unfit = Whole(
+        min_value=0,
+        max_value=HUGE,
+        required=False,
+        help_text="ticks that will fail: the schema of the pipeline does not take their input",
+    )
+    unfit_of = Whole(min_value=0, max_value=HUGE, required=False, help_text="ticks whose input was looked at")
+    unfit_ticks = ListOf(child=JsonObject(max_bytes=HUGE), required=False, help_text="the first 20 that will fail")
 
 
 class BackfillView(Shape):

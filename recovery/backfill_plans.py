@@ -31,7 +31,7 @@ MOST_TICKS = 100_000  # of one backfill, whatever `max_ticks` says
 
 NOT_RECORDED = "not recorded"  # why a tick is missed that is not in the ledger
 ACTED_OUTSIDE = "acted-outside"  # why a tick is left alone that was to be done once more
-NAMED = 20  # withheld ticks that a plan names
+NAMED = 20  # withheld ticks that a plan names, and unfit ones
 
 
 class Known(NamedTuple):
@@ -88,6 +88,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """Inputs that the pipeline's schema does not take: of `looked_at` ticks those that will fail, and why."""
+
+    looked_at: int = 0
+    ticks: tuple[tuple[Due, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """What a plan says and its digest leaves out."""
 
@@ -95,6 +103,7 @@ class Around:
     without_worker: tuple[str, ...] = ()  # handlers that no live worker has registered
     trigger_version: int | None = None  # which says with what its runs are made; the digest covers what it says
     blackout: Mapping[str, Any] | None = None  # {name, reason, until, is_freeze} of what holds now
+    unfit: Unfit = field(default_factory=Unfit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +182,12 @@ class Plan:
                 }
                 for one in self.withheld[:NAMED]
                 if one.withheld
+            ],
+            "unfit": len(self.around.unfit.ticks),
+            "unfit_of": self.around.unfit.looked_at,
+            "unfit_ticks": [
+                {"tick_time": due.at.isoformat(), "local_time": due.local.isoformat(), "message": why}
+                for due, why in self.around.unfit.ticks[:NAMED]
             ],
             "estimate_seconds": self.around.estimate_seconds,
             "protected": self.place.is_protected,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -33,6 +33,7 @@ from recovery.backfill_plans import (
     Occasion,
     Place,
     Plan,
+    Unfit,
     done_again,
     estimate,
     occasions,
@@ -42,6 +43,7 @@ from recovery.states import BACKFILL
 
 MOST_CONCURRENT = 1_000
 LEFT_TO_TRIGGER = ("cron", "timezone", "gap", "overlap")  # what a request need not say
+LOOKED_AT = 1_000  # ticks whose input is held to the pipeline's schema beforehand
 SAMPLED_RUNS = 500  # among which those are looked for by whose length an estimate is made
 
 
@@ -141,13 +143,11 @@ def plan_now(
     release: Managed | None = None,
 ) -> Plan:
     """What the backfill would do now with these ticks (`dues_of`), and who must agree when `actor` asks: at least as
-    many as `frozen`. Refused: no release in force (`release_not_active`), and a first input that its schema does not
-    take; each other is looked at as its run is made."""
+    many as `frozen`. Refused: no release in force (`release_not_active`), and inputs of which its schema takes none;
+    where it takes some, the plan says which others will fail (`unfit`)."""
     release = release or managed(trigger.workspace_id, trigger.pipeline_id, trigger.environment_id)
-    if dues:
-        first = tick_inputs.fill(trigger.input, due=dues[0], previous=None, trigger_name=trigger.name)
-        input_schemas.check(release.definition.get("input_schema"), first)
     found = _occasions(asked, trigger, release, dues)
+    unfit = _unfit(trigger, release, found)
     total = sum(1 for one in found if one.why)
     place = Place(
         trigger=trigger.name,
@@ -164,7 +164,7 @@ def plan_now(
         stages=len(release.definition["stages"]),
         occasions=found,
         total_ticks=total,
-        around=_around(asked, trigger, release, total),
+        around=replace(_around(asked, trigger, release, total), unfit=unfit),
     )
     if not total and frozen is None:
         return plan  # nobody need agree to nothing
@@ -206,6 +206,39 @@ def _occasions(asked: Asked, trigger: Trigger, release: Managed, dues: Sequence[
         again = [at for at, tick in asked_about if tick and tick.run and done_again(tick, asked.reprocess)]
     withheld = redoing.withheld(trigger.workspace_id, trigger.id, again, release.definition)
     return occasions(dues, before.at if before else None, known, asked.reprocess, withheld)
+
+
+def _unfit(trigger: Trigger, release: Managed, found: Sequence[Occasion]) -> Unfit:
+    """Which ticks that are to be filled have an input that the pipeline's schema does not take.
+
+    Where the template says the same for every tick one is looked at, else all; of more than `LOOKED_AT` so many, spread
+    evenly from the first to the last, and fewer where the schema makes that cost too much.
+    """
+    schema, wanted = release.definition.get("input_schema"), [one for one in found if one.why]
+    if schema is None or not wanted:
+        return Unfit()
+
+    def filled(one: Occasion) -> dict[str, Any]:
+        return tick_inputs.fill(trigger.input, due=one.due, previous=one.previous, trigger_name=trigger.name)
+
+    most = max(1, input_schemas.MOST_CHECKS // max(1, input_schemas.cost(schema, filled(wanted[0]))))
+    tried = _spread(wanted, min(LOOKED_AT, most) if tick_inputs.varies(trigger.input) else 1)
+    refused: list[tuple[Due, Refusal]] = []
+    for one in tried:
+        try:
+            input_schemas.check(schema, filled(one))
+        except Refusal as refusal:
+            refused.append((one.due, refusal))
+    if len(refused) == len(tried):
+        raise refused[0][1]
+    return Unfit(len(tried), tuple((due, refusal.detail) for due, refusal in refused))
+
+
+def _spread(wanted: Sequence[Occasion], most: int) -> list[Occasion]:
+    """So many of them, from the first to the last."""
+    if len(wanted) <= most:
+        return list(wanted)
+    return [wanted[number * (len(wanted) - 1) // max(1, most - 1)] for number in range(most)]
 
 
 def _too_many(most: int) -> Refusal:

@@ -64,6 +64,7 @@ def deeds(plan: Json) -> Iterator[Step]:
         text = f"{skipped:,} {'tick that has' if skipped == 1 else 'ticks that have'} a run already"
         yield Step("skipped", "Leaves alone", text)
     yield from _withheld(plan)
+    yield from _unfit(plan)
     yield Step("superseded", "Untouched", f"when {plan['trigger']} is due next")
 
 
@@ -74,6 +75,17 @@ def _withheld(plan: Json) -> Iterator[Step]:
         whose = "1 tick's run did" if count == 1 else f"{count:,} ticks' runs did"
         yield Step("review_required", "Not again", f"{whose} something outside: replay each from its page")
     for one in first[:NAMED]:
+        yield Step("review_required", one["local_time"][:16].replace("T", " "), one["message"])
+
+
+def _unfit(plan: Json) -> Iterator[Step]:
+    """Which of them will fail, since the pipeline does not take their input."""
+    count, looked_at = plan.get("unfit", 0), plan.get("unfit_of", 0)
+    if count:
+        of = "" if looked_at >= plan["total_ticks"] else f" of {looked_at:,} that were looked at"
+        whose = f"1 tick{of} fails" if count == 1 else f"{count:,} ticks{of} fail"
+        yield Step("review_required", "Will fail", f"{whose}: the schema of the pipeline does not take the input")
+    for one in plan.get("unfit_ticks", ())[:NAMED]:
         yield Step("review_required", one["local_time"][:16].replace("T", " "), one["message"])
 
 

@@ -293,6 +293,10 @@ def _about(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"! {told['withheld']} not done again: their runs did something outside; replay each from its page"
     for one in told["withheld_ticks"]:
         yield f"  {one['local_time']} run {one['execution_id']}: {one['message']}"
+    if told["unfit"]:
+        yield f"! {told['unfit']} of {told['unfit_of']} looked at will fail: the schema does not take their input"
+    for one in told["unfit_ticks"]:
+        yield f"  {one['local_time']}: {one['message']}"
     for why, count in told["missed_because"].items():
         yield f"  {count} {why}"
     for one in told["approvals"]:
