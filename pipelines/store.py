@@ -68,6 +68,7 @@ _MATCHES = (
     " WHERE coalesce(kept.body -> wanted.key, 'null'::jsonb) <> wanted.value)"
 )
 # What was kept is looked up before anything is written: the caller holds the table's lock, so it stays so until then.
+# It is looked up row by row (LIMIT 1): joined as a set, the planner may read all of a table to write little to it.
 _MERGE = one_line("""
     WITH given AS MATERIALIZED (
         SELECT one.key, one.body, one.size, one.place::integer AS place
@@ -77,7 +78,10 @@ _MERGE = one_line("""
     ), found AS MATERIALIZED (
         SELECT given.place, given.size, kept.size AS earlier, kept.id IS NULL AS is_new,
             kept.body <> given.body AS differs
-        FROM given LEFT JOIN recourse_store.rows kept ON kept.table_id = %(table)s AND kept.key = given.key
+        FROM given LEFT JOIN LATERAL (
+            SELECT one.id, one.size, one.body FROM recourse_store.rows one
+            WHERE one.table_id = %(table)s AND one.key = given.key LIMIT 1
+        ) kept ON true
     ), written AS (
         INSERT INTO recourse_store.rows AS kept (table_id, key, body, size, run, written_at)
         SELECT %(table)s, key, body, size, %(run)s, %(now)s FROM given ORDER BY place
