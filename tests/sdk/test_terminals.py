@@ -212,6 +212,16 @@ def test_an_interrupt_at_the_question_is_a_no(server: ProtocolServer, open_termi
     assert all(body.get("dry_run") for body in server.bodies("/cancel"))
 
 
+def test_an_interrupt_ends_a_command_that_waits_for_its_answer(server: ProtocolServer, open_terminal: Open) -> None:
+    server.fail("/v1/executions", "hang", times=1)
+    seen = open_terminal("execution", "list")
+    eventually(lambda: server._faults[0].left == 0)  # it hangs
+    seen.interrupt()
+    assert seen.end() == 130
+    assert "Traceback" not in seen.screen
+    server.heal()
+
+
 def test_a_run_is_watched_live_until_it_ends(server: ProtocolServer, open_terminal: Open) -> None:
     """Drawn anew in place, and the exit code says how it ended."""
     run = RUN | {"status": "running", "name": "nightly", "finished_at": None}

@@ -32,6 +32,12 @@ class HelpFormatter(argparse.HelpFormatter):
         options.setdefault("max_help_position", 26)
         super().__init__(prog, **options)
 
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: Any = None) -> None:
+        """Without the options that every command has, which stand below."""
+        super().add_usage(
+            usage, [one for one in actions if not set(one.option_strings) & {*SHARED, "-h"}], groups, prefix
+        )
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(wrapped(text, width))
 
