@@ -48,6 +48,7 @@ bench: $(VENV)/.development
 	$(PY) bench/bulk.py
 	$(PY) bench/bulk_pace.py
 	$(PY) bench/run_page.py
+	$(PY) bench/store.py
 	$(PY) bench/idle_memory.py
 	$(PY) bench/web_server.py
 
