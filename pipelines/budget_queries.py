@@ -79,23 +79,35 @@ def standing(run: Run) -> Standing:
 
 
 def charges(run: Run, cut: Cut) -> Page[Charge]:
-    """The charges of a run, oldest first. For the running total all of the run's are read, whichever page is asked."""
+    """The charges of a run, oldest first, in one statement that sorts no more than a page.
+
+    What was charged before the page is added up by the database, and not at all for the first page.
+    """
     at, last = cut.position or (None, None)
     side, order = ("<", "DESC") if cut.backwards else (">", "ASC")
+    before = (
+        "SELECT coalesce(sum(size), 0) FROM charge WHERE (at, id) < (SELECT at, id FROM picked ORDER BY 1, 2 LIMIT 1)"
+    )
     rows = query(
         f"""
-        WITH charge AS (
-            SELECT a.started_at AS at, a.id, 'attempt' AS kind, s.id AS stage_id, s.name, a.number, a.reserved AS size
+        WITH charge AS NOT MATERIALIZED (
+            SELECT a.started_at AS at, a.id, 'attempt' AS kind, a.stage_id, a.id AS attempt, a.reserved AS size
             FROM pipelines_stage s JOIN pipelines_attempt a ON a.stage_id = s.id AND a.started_at IS NOT NULL
             WHERE s.run_id = %(run)s
             UNION ALL
-            SELECT f.at, f.id, 'artifact', s.id, s.name, a.number, f.size FROM pipelines_artifact f
-            LEFT JOIN pipelines_stage s ON s.id = f.stage_id LEFT JOIN pipelines_attempt a ON a.id = f.attempt
+            SELECT f.at, f.id, 'artifact', f.stage_id, f.attempt, f.size FROM pipelines_artifact f
             WHERE f.run_id = %(run)s
-        ), totalled AS (SELECT *, sum(size) OVER (ORDER BY at, id)::bigint AS total FROM charge)
-        SELECT at, id, kind, stage_id, name, number, size, total FROM totalled
-        WHERE %(at)s::timestamptz IS NULL OR (at, id) {side} (%(at)s::timestamptz, %(last)s::uuid)
-        ORDER BY at {order}, id {order} LIMIT %(reach)s
+        ), picked AS MATERIALIZED (
+            SELECT * FROM charge
+            WHERE %(at)s::timestamptz IS NULL OR (at, id) {side} (%(at)s::timestamptz, %(last)s::uuid)
+            ORDER BY at {order}, id {order} LIMIT %(reach)s
+        ), earlier AS MATERIALIZED (
+            SELECT CASE WHEN %(at)s::timestamptz IS NULL THEN 0 ELSE ({before}) END AS total
+        )
+        SELECT p.at, p.id, p.kind, p.stage_id, s.name, a.number, p.size,
+            ((SELECT total FROM earlier) + sum(p.size) OVER (ORDER BY p.at, p.id))::bigint
+        FROM picked p LEFT JOIN pipelines_stage s ON s.id = p.stage_id LEFT JOIN pipelines_attempt a ON a.id = p.attempt
+        ORDER BY p.at {order}, p.id {order}
         """,  # noqa: S608 - pieces of its own
         {"run": run.id, "at": at, "last": last, "reach": cut.reach},
     )

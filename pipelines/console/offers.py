@@ -72,8 +72,8 @@ class StageFacts(Protocol):
 
 
 def for_run(run: RunFacts, actor: Actor) -> list[Offer]:
-    """Pause, resume, cancel; rerun and replay, which make a new run out of one that has ended, or that stands still for good
-    because what it pinned has changed."""
+    """Pause, resume, cancel; rerun and replay, which make a new run out of one that has ended, or that stands still
+    for good because what it pinned has changed."""
     return [
         Offer("pause", "Pause…", run.id, _run_refusal(run, actor, "pause")),
         Offer("resume", "Resume…", run.id, _run_refusal(run, actor, "resume")),

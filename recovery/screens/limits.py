@@ -1,4 +1,4 @@
-"""What a run's page shows of its limits: how much is used, as figures and bars; nothing where all is as usual."""
+"""What a run's page shows of its limits: how much is used, as figures and bars; folded where all is as usual."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class OfRun:
-    """The run's limits, with bars of those that are counted."""
+    """The run's limits, with bars of those that are counted; none where all are the defaults, which are far off."""
 
     run: Run
     limits: Limits
-    bars: Sequence[Bar]
+    bars: Sequence[Bar] = ()
 
 
-def of_run(run: Run) -> OfRun | None:
-    """None where all limits are the defaults, which are far off."""
-    if Limits.of(run.limits) == Limits():
-        return None
+def of_run(run: Run) -> OfRun:
+    """Nothing is counted where all limits are the defaults: they are only told."""
+    limits = Limits.of(run.limits)
+    if limits == Limits():
+        return OfRun(run, limits)
     found = standing(run)
-    limits = found.limits
     bars = [
         Bar("Attempts", found.charged.attempts, found.reserved.attempts, limits.total_attempts),
         Bar("Output", found.charged.bytes, found.reserved.bytes, limits.total_output_bytes, is_size=True),

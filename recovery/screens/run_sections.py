@@ -96,8 +96,7 @@ def sections(actor: Actor, run: Run) -> list[Section]:
         found.append(Section("aside", "recovery/_run_retry.html", retries))
     if run.trigger_id is not None:
         found.append(Section("aside", "backfills/_run_origin.html", _origin(actor, run, run.trigger_id)))
-    if bounds := limits.of_run(run):
-        found.append(Section("aside", "recovery/_run_limits.html", bounds))
+    found.append(Section("aside", "recovery/_run_limits.html", limits.of_run(run)))
     found.append(Section("aside", "recovery/_run_lineage.html", _lineage(actor, run)))
     if asked:
         told = Asked(asked[:OPERATIONS], len(asked) > OPERATIONS)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from pipelines import artifact_storing
 from pipelines.artifacts import Given
 from pipelines.limits import Limits
-from pipelines.models import Run
+from pipelines.models import Attempt, Run
+from pipelines.sql import execute, query
 from tests.cast import Api, Hand, Person, stages_of
 from tests.clock import Clock
+from tests.tampering import past_the_triggers
 
 StartRun = Callable[..., Run]
 RETRIED = {"max_output_bytes": 100, "max_retries": 5, "retry_interval": 1}
@@ -83,6 +87,51 @@ def test_charges_are_paged_both_ways_with_their_running_total(
     assert viewer.get(f"/v1/executions/{run.id}/budget?cursor=nonsense").status_code == 400
 
 
+def test_a_page_of_many_charges_is_one_statement_that_sorts_no_more_than_the_page(
+    start_run: StartRun, hand: Hand, clock: Clock, viewer: Api
+) -> None:
+    """Twenty thousand attempts: the database adds up what was before, and hands out a page."""
+    run = start_run({"name": "a", "options": RETRIED})
+    spend(run, hand, clock, 1)
+    (made,) = Attempt.objects.filter(run=run)
+    few = _statements(viewer, run)
+    columns = [one.column for one in Attempt._meta.concrete_fields if one.column not in ("id", "number", "started_at")]
+    told = ", ".join(columns)
+    with past_the_triggers():
+        execute(
+            f"INSERT INTO pipelines_attempt (id, number, started_at, {told}) SELECT gen_random_uuid(), n + 1,"
+            f" started_at + n * interval '1 second', {told} FROM pipelines_attempt, generate_series(1, 20000) n"
+            " WHERE id = %s",
+            [made.id],
+        )
+        execute("ANALYZE pipelines_attempt")
+    assert _statements(viewer, run) <= few
+    page = budget(viewer, run)["entries"]
+    middle = viewer.get(page["next"]).json()["entries"]
+    assert [one["total"] for one in middle["results"]] == [100 * number for number in range(51, 101)]
+    with CaptureQueriesContext(connection) as caught:
+        viewer.get(page["next"])
+    (sql,) = [one["sql"] for one in caught.captured_queries if "picked AS" in one["sql"]]
+    ((plan,),) = query(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}".replace("%", "%%"))
+    steps = list(_steps(plan[0]["Plan"]))
+    sorts = [one for one in steps if one["Node Type"] in ("Sort", "Incremental Sort")]
+    assert all(one["Actual Rows"] <= 51 for one in sorts), sorts
+    assert all(one.get("Sort Space Used", 0) < 1000 for one in sorts), "kB"
+    assert all(one["Actual Rows"] <= 51 for one in steps if one["Node Type"] == "WindowAgg")
+
+
+def _statements(viewer: Api, run: Run) -> int:
+    with CaptureQueriesContext(connection) as caught:
+        budget(viewer, run)
+    return len(caught)
+
+
+def _steps(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for inner in node.get("Plans", ()):
+        yield from _steps(inner)
+
+
 def test_who_may_see_the_run_sees_its_budget_and_nobody_else(
     start_run: StartRun, api: Api, outsider: Person, as_person: Callable[[Person], Api], sibling_key: str
 ) -> None:
@@ -128,17 +177,22 @@ def test_what_the_concurrency_of_a_run_has_no_room_for_says_who_goes_first(
     assert "the run lets 1 stage be active at a time; first: a" in waiting["cause"]
 
 
-def test_the_run_page_shows_limits_that_somebody_set_and_is_quiet_about_defaults(
+def test_the_run_page_shows_limits_that_somebody_set_and_folds_the_usual_ones(
     start_run: StartRun, hand: Hand, clock: Clock, people: dict[str, Person], client: Any
 ) -> None:
     client.force_login(people["viewer"].user)
     quiet = start_run("a")
-    assert "limits-title" not in client.get(f"/console/runs/{quiet.id}", follow=True).content.decode()
+    usual = client.get(f"/console/runs/{quiet.id}", follow=True).content.decode()
+    usual = usual[usual.index("limits-title") :][:3000]
+    assert "As usual: nobody set any</summary>" in usual
+    assert "1,000,000" in usual, "whoever looks finds what holds"
+    assert "100 stages" in usual
     hand.finish()
     run = start_run({"name": "a", "options": RETRIED}, limits={"total_attempts": 2, "deadline_seconds": 3600})
     spend(run, hand, clock, 2)
     page = client.get(f"/console/runs/{run.id}", follow=True).content.decode()
     assert "limits-title" in page
+    assert "As usual" not in page
     assert "2 of 2" in page
     assert "nothing is left" in page
     assert "Attempts: 2 used and 0 reserved of 2" in page
