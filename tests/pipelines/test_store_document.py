@@ -42,4 +42,4 @@ def test_the_handler_of_the_document_skips_what_is_done(
 
 def test_what_opens_the_store_is_told_as_the_check_tells_it() -> None:
     assert store_role.TO_RUN.format(user="console") in HOWTO
-    assert "recourse.W021" in HOWTO
+    assert "W021" in HOWTO
