@@ -169,6 +169,7 @@ NOUNS: dict[str, str] = {
     "channel": "channel",
     "checkpoint": "checkpoint",
     "checkpointevidence": "evidence of a checkpoint",
+    "childrun": "link from a stage to a run that it started",
     "contextitem": "context item",
     "deadletter": "dead letter",
     "delivery": "delivery",

@@ -401,7 +401,7 @@ class StageResult(OfAttempt):
     @staticmethod
     def rule(clean: dict[str, Any]) -> Problems:
         if "awaits_runs" in clean and clean["status"] != "waiting":
-            return [("awaits_runs", "belongs to a result that is waiting")]
+            return [("awaitsRuns", "belongs to a result that is waiting")]
         if "awaits_runs" in clean and "output" in clean:
             return [("output", "what waits for runs has none yet")]
         return []

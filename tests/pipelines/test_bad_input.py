@@ -80,6 +80,15 @@ EFFECT = {
     "requestHash": "h",
     "detail": {"n": 1},
 }
+CHILD = {
+    "executionId": ID,
+    "key": "k",
+    "name": "n",
+    "stages": [STAGE],
+    "environment": "development",
+    "onParentEnd": "cancel",
+    "follow": "fork",
+}
 SIDE_EFFECT = {
     "class": "external_http",
     "stepId": "charge",
@@ -151,6 +160,8 @@ REQUESTS: dict[type[Shape], tuple[dict[str, Any], str | None]] = {
     serializers.EffectsTold: ({"executionId": ID, "effects": [EFFECT]}, None),
     serializers.Terminated: ({"executionId": ID, "termination": TERMINATION}, None),
     serializers.StageResult: (RESULT, None),
+    serializers.ChildIntent: (CHILD, None),
+    serializers.ChildrenLookedAt: ({"executionId": ID, "runs": [ID]}, None),
     serializers.OneOfManyResults: ({**RESULT, "stageId": ID}, None),
     serializers.Progress: ({"executionId": ID, "percent": 1, "message": "m"}, None),
     serializers.LogLines: ({"executionId": ID, "lines": [LINE]}, None),
@@ -169,6 +180,9 @@ LEFT_OUT: dict[type[Shape], set[str]] = {
     serializers.RunIntent: OF_MANAGED,
     serializers.IdempotentRunIntent: OF_MANAGED,
     serializers.Registration: {"recipients"},
+    serializers.StageResult: {"awaitsRuns"},
+    serializers.OneOfManyResults: {"awaitsRuns"},
+    serializers.ChildIntent: {"pipeline", "input"},
 }
 LATE = {shape: {shape.wire_name(name) for name in shape.later} for shape in REQUESTS}
 TOO_LONG = "x" * 5_000_000

@@ -112,6 +112,7 @@ SCREENS = {
     "run-events": VIEW,
     "run-timeline": VIEW,
     "whole": VIEW,
+    "children": VIEW,
     "checkpoints": VIEW,
     "checkpoint-changes": VIEW,
     "checkpoint": VIEW,
@@ -231,6 +232,8 @@ APPLICATION_ROUTES = {
     "stages/<str:stage_id>/store/upsert": SESSION,
     "stages/<str:stage_id>/store/read": SESSION,
     "stages/<str:stage_id>/store/delete": SESSION,
+    "stages/<str:stage_id>/runs": SESSION,
+    "stages/<str:stage_id>/runs/look": SESSION,
     "stages/<str:stage_id>/progress": SESSION,
     "stages/<str:stage_id>/logs": SESSION,
 }

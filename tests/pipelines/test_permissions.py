@@ -42,6 +42,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "executions/<str:execution_id>/attempts"): VIEWERS,
     ("GET", "executions/<str:execution_id>/timeline"): VIEWERS,
     ("GET", "executions/<str:execution_id>/blockers"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/children"): VIEWERS,
     ("GET", "executions/<str:execution_id>/account"): VIEWERS,
     ("GET", "stages/<str:stage_id>/import-request"): VIEWERS,
     ("POST", "stages/<str:stage_id>/import"): OPERATORS,

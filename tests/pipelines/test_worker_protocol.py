@@ -74,6 +74,8 @@ WORKER_CALLS = [
     ("/stages/{}/release", {}),
     ("/stages/{}/result", {}),
     ("/stages/{}/termination", {}),
+    ("/stages/{}/runs", {}),
+    ("/stages/{}/runs/look", {}),
     ("/stages/{}/progress", {}),
     ("/stages/{}/logs", {}),
 ]
