@@ -109,6 +109,11 @@ WHAT_TO_DO = {
     "budget_exhausted": "the limits of the run admit no more of it: a new run needs wider ones",
     "backfill_too_many_ticks": "choose a shorter window, or allow them with --max-ticks",
     "backfill_window_invalid": "--from comes before --to, and --to is not after now",
+    "cron_invalid": "five fields, in quotes, such as --cron '15 16 * * mon-fri'",
+    "timezone_invalid": "a zone by its name, such as Europe/Berlin",
+    "payload_too_large": "what was sent is larger than the console takes: a file belongs into an artifact",
+    "artifact_corrupt": "the bytes are not those that were stored: have it looked into where they are kept",
+    "unsupported": "this console does not know that: it may be older than this command; recourse --version",
     "rate_limited": "wait a little",
 }
 
