@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recourse import Client, ConfigurationError, PermissionDenied, PlanChanged, SyncClient
+from recourse import Client, ConfigurationError, NotFound, PermissionDenied, PlanChanged, SyncClient
 from recourse.calls import Groups
 from recourse.calls.methods import asks, lists, plans
 
@@ -159,6 +159,47 @@ def test_a_worker_of_its_own_takes_a_job_through_all_that_a_worker_tells(
     assert app.alike(lambda c: c.work.shutdown(session=session))["commands"] == [{"command": "drain"}]
     viewer = Both(app.url, token=people["viewer"].token)
     assert viewer.alike(lambda c: c.workers.list(handler="Handler"))["results"][0]["worker"] == "mine"
+
+
+def test_a_stage_keeps_rows_and_starts_runs_over_the_wire(
+    app: Both, as_role: Callable[[str], Both], start_run: Callable[..., Run]
+) -> None:
+    """Rows and runs of a stage, each call twice; people look at the rows and take them away as they were seen."""
+    parent = str(start_run("first").id)
+    session = app(lambda c: c.work.bootstrap(worker_name="mine", supported_handlers=["Handler"]))[0]["sessionToken"]
+    (job,) = app(lambda c: c.work.pull(session=session, acquire=True))[0]["jobs"]
+    stage, of = job["stageId"], {"session": session, "execution_id": job["executionId"]}
+    app(lambda c: c.work.declare_table(stage, table="invoices", key=["id"], **of))
+    rows = [{"id": 1, "sum": 5}, {"id": 2, "sum": 7}]
+    app(lambda c: c.work.insert_rows(stage, table="invoices", rows=rows, **of))
+    app(lambda c: c.work.upsert_rows(stage, table="invoices", rows=[{"id": 2, "sum": 8}, {"id": 3, "sum": 9}], **of))
+    found = app.alike(lambda c: c.work.read_rows(stage, table="invoices", **of))["rows"]
+    assert [row["sum"] for row in found] == [5, 8, 9]
+    assert app(lambda c: c.work.delete_rows(stage, table="invoices", where={"id": 1}, **of))[0]["deleted"] == 1
+
+    child = {"key": "one", "name": "child", "stages": [{"stageName": "a", "stageHandlerName": "Nobody"}]}
+    made, again = app(lambda c: c.work.start_run(stage, **child, **of))
+    assert (made["created"], again["created"]) == (True, False)
+    started = made["run"]["runId"]
+    assert app.alike(lambda c: c.work.look_at_runs(stage, runs=[started], **of))["runs"][0]["status"] == "queued"
+    operator = as_role("release_manager")
+    (listed,) = operator.alike(lambda c: c.executions.children(parent))["results"]
+    assert started in listed.values()
+    assert operator.alike(lambda c: c.executions.run_retries(parent))["results"] == []
+
+    (table,) = operator.alike(lambda c: c.store.list(name="invoices"))["results"]
+    assert operator.alike(lambda c: c.store.get(table["id"]))["name"] == "invoices"
+    assert len(operator.alike(lambda c: c.store.rows(table["id"]))["results"]) == 2
+    admin = as_role("admin")
+    seen = admin.alike(lambda c: c.store.remove.plan(table["id"], reason="over"))
+    assert seen["plan_digest"]
+    once = {"reason": "over", "client_request_id": key()}
+    first, second = admin(lambda c: c.store.remove(table["id"], where={"id": 2}, **once))
+    assert (first["rows"], second["rows"]) == (1, 0), "what is gone is gone"
+    with SyncClient(admin.url, **admin.who) as client:
+        assert client.store.remove(table["id"], **once)["rows"] == 1
+        with pytest.raises(NotFound):
+            client.store.remove(table["id"], **once)
 
 
 def test_an_answer_from_elsewhere_is_handed_in_by_the_application_and_by_a_person(

@@ -69,7 +69,8 @@ class Store(Group[Sender_co]):
         client_request_id: str | None = None,
     ) -> Planned[operations.StoreRemoved, operations.StoreRemoved]:
         """Removes the rows whose columns hold what `where` says; without it the table. What was looked at with a dry
-        run is removed by its `plan_digest`, or `PlanChanged` is raised.
+        run is removed by its `plan_digest`, or `PlanChanged` is raised. What is gone is gone: where the first answer
+        was lost, rows are none the second time, and a table is `NotFound`.
         """
         path = f"v1/store/tables/{segment(table_id)}/remove"
         return planned(path, given(where=where, reason=reason), dry_run, plan_digest, client_request_id)

@@ -268,6 +268,12 @@ class BackfillAnswer(TypedDict):
     withheld: NotRequired[int]
     # the first 20 of them
     withheld_ticks: NotRequired[list[dict[str, Any]]]
+    # ticks that will fail: the schema of the pipeline does not take their input
+    unfit: NotRequired[int]
+    # ticks whose input was looked at
+    unfit_of: NotRequired[int]
+    # the first 20 that will fail
+    unfit_ticks: NotRequired[list[dict[str, Any]]]
 
 
 class BackfillDetail(TypedDict):
