@@ -16,6 +16,7 @@ from functools import partial
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
+from pipelines import failures
 from pipelines.errors import Refusal
 from pipelines.moves import Moves, StageRow
 from pipelines.sql import execute, query
@@ -74,7 +75,8 @@ def save(
 
 
 def wake(parent_ids: Sequence[uuid.UUID], *, wait: bool) -> int:
-    """Stages of these runs that waited for runs all of which have ended → ready; says how many.
+    """Stages of these runs that waited for runs all of which have ended → ready; says how many. One that failed and
+    retries itself has not.
 
     Children are only read: one that is reopened meanwhile is waited for anew by the stage itself.
     """
@@ -83,9 +85,8 @@ def wake(parent_ids: Sequence[uuid.UUID], *, wait: bool) -> int:
     with transaction.atomic():
         moves = Moves.lock(parent_ids, skip_locked=not wait)
         rows = query(
-            "SELECT l.stage_id FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id"
-            " WHERE l.parent_id = ANY(%s) AND l.awaited GROUP BY l.stage_id"
-            " HAVING bool_and(c.status IN ('completed', 'failed', 'cancelled'))",
+            "SELECT l.stage_id FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id"  # noqa: S608 - ours
+            f" WHERE l.parent_id = ANY(%s) AND l.awaited GROUP BY l.stage_id HAVING bool_and({failures.ended()})",
             [list(moves.runs)],
         )
         due = [moves.stages[stage_id] for (stage_id,) in rows]
@@ -127,9 +128,8 @@ def sweep() -> int:
     while settled := _guarded(cancel_children):
         total += settled
     rows = query(
-        "SELECT l.parent_id FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.awaited"
-        " GROUP BY l.parent_id, l.stage_id HAVING bool_and(c.status IN ('completed', 'failed', 'cancelled'))"
-        " ORDER BY l.parent_id"
+        "SELECT l.parent_id FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.awaited"  # noqa: S608 - ours
+        f" GROUP BY l.parent_id, l.stage_id HAVING bool_and({failures.ended()}) ORDER BY l.parent_id"
     )
     parents = list(dict.fromkeys(parent_id for (parent_id,) in rows))
     for start in range(0, len(parents), AT_ONCE):

@@ -16,7 +16,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
-from pipelines import audit
+from pipelines import audit, failures
 from pipelines.artifacts import actor_of_stage
 from pipelines.creation import Intent, Parent, Place, create_child
 from pipelines.errors import Refusal
@@ -46,7 +46,8 @@ class Wish:
 @dataclass(frozen=True, slots=True)
 class Child:
     """A child as its stage sees it: the run that counts, and `started`, the one that was started. `outputs` of a
-    completed one are those of its last stages, on which no other depends; `left_out` are too large to be told."""
+    completed one are those of its last stages, on which no other depends; `left_out` are too large to be told.
+    `goes_on`: it failed, and will be retried by itself."""
 
     run_id: uuid.UUID
     started: uuid.UUID
@@ -57,10 +58,11 @@ class Child:
     failure_message: str = ""
     outputs: dict[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    goes_on: bool = False
 
     @property
     def is_terminal(self) -> bool:
-        return self.status in TERMINAL_RUN
+        return self.status in TERMINAL_RUN and not self.goes_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +302,9 @@ def _told(links: Sequence[uuid.UUID]) -> list[Child]:
     rows = {
         row[0]: row[1:]
         for row in query(
-            "SELECT l.id, l.run_id, l.started_id, l.key, c.name, c.status, c.failure_code, c.failure_message"
-            " FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.id = ANY(%s)",
+            "SELECT l.id, l.run_id, l.started_id, l.key, c.name, c.status, c.failure_code, c.failure_message,"  # noqa: S608 - ours
+            f" {failures.going_on()} FROM pipelines_childrun l"
+            " JOIN pipelines_run c ON c.id = l.run_id WHERE l.id = ANY(%s)",
             [list(links)],
         )
     }
@@ -310,9 +313,9 @@ def _told(links: Sequence[uuid.UUID]) -> list[Child]:
 
 
 def _child(row: Sequence[Any], outputs: dict[uuid.UUID, dict[str, Any]], left_out: dict[uuid.UUID, list[str]]) -> Child:
-    run_id, started, key, name, status, code, message = row
+    run_id, started, key, name, status, code, message, goes_on = row
     told, rest = outputs.get(run_id, {}), tuple(left_out.get(run_id, ()))
-    return Child(run_id, started, key, name, status, code, message, told, rest)
+    return Child(run_id, started, key, name, status, code, message, told, rest, goes_on)
 
 
 def _outputs(run_ids: Sequence[uuid.UUID]) -> tuple[dict[uuid.UUID, dict[str, Any]], dict[uuid.UUID, list[str]]]:

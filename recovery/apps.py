@@ -33,6 +33,7 @@ class RecoveryConfig(AppConfig):
             " AND o.state IN ('awaiting_approval', 'review_required', 'reserved'))"
         )
         failures.also(run_retry_work.decide_failed)
+        failures.goes_on_while("EXISTS (SELECT FROM recovery_runretry t WHERE t.run_id = c.id AND t.state = 'due')")
         operations_serializers.tells_run_retries(serializers.run_retry_view)
         blockers.also(waiting.to_retry)
         retention.stays_while("EXISTS (SELECT FROM recovery_runretry t WHERE t.run_id = r.id AND t.state = 'due')")

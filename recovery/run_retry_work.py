@@ -229,6 +229,8 @@ def _overtaken(retry: RunRetry, run: RunRow) -> str:
     ended = datetime.fromisoformat(run.finished_at) if isinstance(run.finished_at, str) else run.finished_at
     if ended != retry.failed_at:
         return "the run was gone on with, and failed again"
+    if run.parent_id is not None and _ended_with_parent(run):
+        return "the run that had started it has ended, and it was to end with that"
     policy = Policy.objects.filter(id=retry.policy, workspace_id=retry.workspace_id).first()
     if policy is None:
         return f"policy {retry.policy_name} is there no more"
@@ -238,6 +240,15 @@ def _overtaken(retry: RunRetry, run: RunRow) -> str:
     if asked := waiting.select_related("requested_by").order_by("created_at").first():
         return f"the {asked.kind} that {asked.asker} asked for waits for others"
     return ""
+
+
+def _ended_with_parent(run: RunRow) -> bool:
+    rows = query(
+        "SELECT bool_and(l.on_parent_end = 'cancel' AND p.status IN ('completed', 'failed', 'cancelled'))"
+        " FROM pipelines_childrun l JOIN pipelines_run p ON p.id = l.parent_id WHERE l.run_id = %s",
+        [run.id],
+    )
+    return bool(rows[0][0])
 
 
 def _refuse(retry: RunRetry, trial: _Trial, refusal: Refusal) -> None:

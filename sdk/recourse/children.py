@@ -52,7 +52,8 @@ class ChildRun:
 
     `run_id` is the run that counts, `started_run_id` the one that was started: another, once somebody forked the child
     and forks are followed. `outputs` of a completed one are by stage, those of its last stages; `left_out` names stages
-    whose outputs were too large to be told together.
+    whose outputs were too large to be told together. `retries_itself`: it failed, and a policy
+    will retry it.
     """
 
     run_id: str
@@ -63,10 +64,11 @@ class ChildRun:
     failure: ChildFailure | None = None
     outputs: Mapping[str, Any] = field(default_factory=dict)
     left_out: Sequence[str] = ()
+    retries_itself: bool = False
 
     @property
     def is_terminal(self) -> bool:
-        return self.status in TERMINAL
+        return self.status in TERMINAL and not self.retries_itself
 
     @property
     def succeeded(self) -> bool:
@@ -169,4 +171,5 @@ def _child(told: Mapping[str, Any]) -> ChildRun:
         failure=ChildFailure(failure["code"], failure["message"]) if failure else None,
         outputs=told.get("outputs") or {},
         left_out=tuple(told.get("leftOut") or ()),
+        retries_itself=told["status"] in TERMINAL and told.get("isTerminal") is False,
     )

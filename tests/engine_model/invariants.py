@@ -27,7 +27,13 @@ INVARIANTS: dict[str, str] = {
     "N9 a stage that waits for runs awaits one at the least that has not ended, and no other stage awaits any": """
         SELECT s.id, s.state, array_agg(c.status) FROM pipelines_childrun l
         JOIN pipelines_stage s ON s.id = l.stage_id JOIN pipelines_run c ON c.id = l.run_id WHERE l.awaited
-        GROUP BY s.id HAVING s.state <> 'waiting' OR bool_and(c.status IN ('completed', 'failed', 'cancelled'))
+        GROUP BY s.id HAVING s.state <> 'waiting' OR bool_and(c.status IN ('completed', 'failed', 'cancelled')
+            AND NOT EXISTS (SELECT FROM recovery_runretry t WHERE t.run_id = c.id AND t.state = 'due'))
+    """,
+    "N1, I10 a retry of a run by itself that was done has an operation, and its run where it is made anew": """
+        SELECT t.id, t.mode, t.operations FROM recovery_runretry t WHERE t.state = 'done' AND (t.operations = '[]'
+            OR (t.mode = 'new_run') <> EXISTS (SELECT FROM pipelines_run r WHERE r.id = t.made
+                AND r.recovered_from_id = t.run_id))
     """,
     "F73 what was to end with a parent that has ended has ended": """
         SELECT l.id, c.status FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.ending
