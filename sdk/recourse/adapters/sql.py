@@ -1,7 +1,8 @@
 """PostgreSQL, MySQL, MariaDB and SQL Server through SQLAlchemy Core: configured tables and named queries alone.
 
 A write is checked whole, then carried out in chunks in one transaction: all of it or nothing. What its commit came to
-is known unless the connection broke in it; then its effect is `unknown`. Serves N12, N13, N19, N21, N26.
+is known unless the connection broke in it; then its effect is `unknown`, until an upsert, which may be repeated, has
+settled it. Serves N12, N13, N19, N21, N26.
 
 Not promised: anything on tables that know no transactions; and keys are compared here as Python does, not by collation.
 """
@@ -9,9 +10,10 @@ Not promised: anything on tables that know no transactions; and keys are compare
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from recourse.adapters import matrix
@@ -32,6 +34,7 @@ from recourse.adapters.base import (
     failure,
 )
 from recourse.adapters.rows import Checked, check, chunks
+from recourse.adapters.waits import wait_before
 from recourse.effects import Effect
 from recourse.errors import StageFailure
 from recourse.texts import clean, shortened
@@ -54,6 +57,8 @@ DEADLOCKS = frozenset({"40001", "40P01", "1213", "1205"})
 # of MySQL's own errors those that say that it takes nobody just now; those from 2000 on are of the connection
 TAKES_NOBODY = frozenset({1040, 1053, 1129, 1203, 1226, 1927})
 MOST_TOLD = 1_000
+RETRIES = 2  # of one write
+FIRST_WAIT, MOST_WAIT = 0.5, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,24 @@ class SqlSettings:
     queries: Mapping[str, str] = field(default_factory=dict)
     max_read_rows: int = 100_000
     connect_timeout: int = 10
+
+
+class _Outcome:
+    """What is known of one write over its tries, for its effect. `doubt`: a commit was not answered."""
+
+    def __init__(self, effect: Effect) -> None:
+        self._effect = effect
+        self.doubt = False
+
+    def begins(self) -> None:
+        self._effect.unknown()
+
+    def is_taken_back(self) -> None:
+        if not self.doubt:
+            self._effect.not_sent()
+
+    def is_done(self, reference: str) -> None:
+        self._effect.committed(reference)
 
 
 class Sql:
@@ -147,36 +170,55 @@ class Sql:
                 effect.unknown()
                 told_so = f"an earlier attempt may have inserted these rows into {chosen.name}, which has no key here"
                 raise failure(UNKNOWN, f"{told_so}: look first, or settle the effect", False)
-            effect.unknown()  # as long as the thread has not said otherwise
-            already = await self._ground.in_thread(lambda: self._write(target, chosen, op, checked, effect, doubtful))
+            outcome = _Outcome(effect)
+            write = partial(self._write, target, chosen, op, checked, doubtful, outcome)
+            already = await self._until_known(write, op, outcome)
         self._written[chosen.name] += len(checked.rows)
         return Written(len(checked.rows), already)
 
+    async def _until_known(self, write: Callable[[], int], op: Op, outcome: _Outcome) -> int:
+        """Writes, a few times where that may help: what was rolled back for sure, and an upsert whose commit was not
+        answered, since it comes to the same.
+        """
+        for retry in range(1, RETRIES + 2):
+            outcome.begins()
+            try:
+                return await self._ground.in_thread(write)
+            except StageFailure as failed:
+                if retry > RETRIES or not failed.retryable or (outcome.doubt and op == "insert"):
+                    raise
+                self._ground.stage.log("info", f"{self.name} is tried again", why=failed.message)
+            await self._ground.pause(wait_before(retry, FIRST_WAIT, MOST_WAIT))
+        raise AssertionError("the last try returns or raises")
+
     def _write(
-        self, table: sa.Table, chosen: TableSettings, op: Op, checked: Checked, effect: Effect, doubtful: bool
+        self, table: sa.Table, chosen: TableSettings, op: Op, checked: Checked, doubtful: bool, outcome: _Outcome
     ) -> int:
-        """All chunks in one transaction. Before its commit is begun, whatever is raised takes all back."""
+        """All chunks in one transaction; how many rows were there already. Whatever is raised before the commit takes
+        all back.
+        """
         dialect = self._engine.dialect.name
         rows = checked.rows
+        reference = f"{chosen.name}: {len(rows)} rows"
         if op == "upsert":  # in one order, so that two of them do not wait for each other in a circle
             rows = tuple(sorted(rows, key=lambda row: [(str(type(row[name])), str(row[name])) for name in chosen.key]))
-        begun = False
+        in_commit = False
         try:
             with self._translated(), self._engine.connect() as connection:
                 if doubtful and self._present(connection, table, chosen.key, checked):
-                    effect.committed()
+                    outcome.is_done(reference)
                     return len(rows)
                 for part in chunks(rows, len(checked.columns), statements.MOST_ROWS, statements.MOST_VALUES[dialect]):
                     self._ground.stage.raise_if_stopped()
                     for statement in statements.writes(dialect, table, op, part, checked.columns, chosen.key):
                         connection.execute(statement)
                 self._ground.stage.raise_if_stopped()
-                begun = True
+                in_commit = True
                 connection.commit()
-                effect.committed(f"{chosen.name}: {len(rows)} rows")
+                outcome.is_done(reference)
         except BaseException:
-            if not begun:
-                effect.not_sent()
+            outcome.doubt = outcome.doubt or in_commit
+            outcome.is_taken_back()
             raise
         return 0
 

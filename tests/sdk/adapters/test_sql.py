@@ -325,18 +325,83 @@ def test_who_is_cut_off_in_a_write_waits_until_it_is_known_what_became_of_it(
     assert epoch.states == ["committed"]
 
 
-def test_a_connection_that_breaks_in_the_commit_is_an_unknown_outcome(
-    warehouse: Warehouse, database: Database, epoch: Epoch
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recourse.adapters.sql.FIRST_WAIT", 0.01)
+
+
+def break_commits(adapter: Any, times: int, cause: Exception | None = None) -> list[int]:
+    """The first commits of the adapter are not answered."""
+    broken: list[int] = []
+
+    def commit(connection: Any) -> None:
+        if len(broken) < times:
+            broken.append(1)
+            raise sa.exc.OperationalError("COMMIT", {}, cause or RuntimeError("the network is down"))
+
+    sa.event.listen(adapter._engine, "commit", commit)
+    return broken
+
+
+def test_an_upsert_whose_commit_was_not_answered_is_repeated(
+    warehouse: Warehouse, database: Database, epoch: Epoch, quick: None
+) -> None:
+    """It comes to the same, and then it is known; where it is not, the effect stays unknown, for a person."""
+    adapter = warehouse()
+    broken = break_commits(adapter, 2)
+    assert run(adapter.write([INVOICE], op="upsert")) == Written(1)
+    assert (len(broken), len(database.invoices()), epoch.states) == (2, 1, ["committed"])
+    adapter = warehouse()
+    broken = break_commits(adapter, 5)
+    failed = fails(adapter.write([{**INVOICE, "invoice_id": "b"}], op="upsert"))
+    assert (failed.code, failed.retryable) == ("TRANSPORT_UNAVAILABLE", True)
+    assert (len(broken), epoch.states) == (3, ["committed", "unknown"])
+
+
+def test_an_insert_whose_commit_was_not_answered_is_not_repeated(
+    warehouse: Warehouse, database: Database, epoch: Epoch, quick: None
 ) -> None:
     """It may have arrived; only before the commit is it known that nothing did."""
     adapter = warehouse()
+    broken = break_commits(adapter, 1)
+    assert fails(adapter.write([INVOICE])).code == "TRANSPORT_UNAVAILABLE"
+    assert (len(broken), epoch.states) == (1, ["unknown"])
 
-    def break_off(connection: Any) -> None:
-        raise sa.exc.OperationalError("COMMIT", {}, RuntimeError("the network is down"))
 
-    sa.event.listen(adapter._engine, "commit", break_off)
-    failed = fails(adapter.write([INVOICE], op="upsert"))
-    assert (failed.code, failed.retryable, epoch.states) == ("TRANSPORT_UNAVAILABLE", True, ["unknown"])
+def test_doubt_is_not_taken_back_by_a_later_refusal(
+    warehouse: Warehouse, database: Database, epoch: Epoch, quick: None
+) -> None:
+    adapter = warehouse()
+    break_commits(adapter, 1)
+    statements: list[str] = []
+
+    def refuse(*args: Any) -> None:
+        if args[2].startswith("INSERT"):
+            statements.append(args[2])
+            if len(statements) > 1:
+                raise sa.exc.IntegrityError("", {}, RuntimeError("no"))
+
+    sa.event.listen(adapter._engine, "before_cursor_execute", refuse)
+    assert fails(adapter.write([INVOICE], op="upsert")).code == "UPSTREAM_REFUSED"
+    assert epoch.states == ["unknown"]
+
+
+@pytest.mark.parametrize("op", ["insert", "upsert"])
+def test_what_a_deadlock_took_back_is_written_again(
+    warehouse: Warehouse, database: Database, epoch: Epoch, quick: None, op: Any
+) -> None:
+    """It was rolled back for sure."""
+    adapter = warehouse()
+    locked: list[int] = []
+
+    def lock(*args: Any) -> None:
+        if args[2].startswith("INSERT") and len(locked) < 2:
+            locked.append(1)
+            raise sa.exc.OperationalError("", {}, Cause(1213, "Deadlock found"))
+
+    sa.event.listen(adapter._engine, "before_cursor_execute", lock)
+    assert run(adapter.write([INVOICE], op=op)) == Written(1)
+    assert (len(locked), len(database.invoices()), epoch.states) == (2, 1, ["committed"])
 
 
 def test_the_loop_is_free_while_the_database_works(warehouse: Warehouse, database: Database) -> None:
