@@ -125,6 +125,21 @@ def test_a_terminal_without_arrows_gets_what_it_can_show(server: ProtocolServer,
     assert "fetch  failed → ready" in seen.screen
 
 
+def test_with_the_sdk_alone_tables_are_plain_and_watching_is_lines(
+    open_terminal: Open, environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "without" / "rich").mkdir(parents=True)
+    (tmp_path / "without" / "rich" / "__init__.py").write_text("raise ImportError('not installed')")
+    bare = {"PYTHONPATH": f"{tmp_path / 'without'}:{environment['PYTHONPATH']}"}
+    seen = open_terminal("execution", "list", width=100, **bare)
+    assert seen.end() == 0
+    assert seen.screen.count(ID) == 2
+    assert not seen.has_colours
+    seen = open_terminal("watch", ID, **bare)
+    assert seen.end() == 3
+    assert "run: failed, NO_PROOF" in seen.screen
+
+
 ASKED = {
     "cancel": (ID,),
     "execution cancel": (ID,),
@@ -237,6 +252,19 @@ def test_a_run_is_watched_live_until_it_ends(server: ProtocolServer, open_termin
     assert seen.screen.count("fetch") == 1, "it is drawn in place, not below"
     assert "running" not in seen.screen
     assert seen.has_colours
+
+
+def test_a_run_that_retries_itself_is_watched_on(server: ProtocolServer, open_terminal: Open) -> None:
+    """A failure that a policy takes up is not its end; where it was made anew, the new run is named."""
+    retry = {"status": "due", "explanation": "patient: once more", "number": 1, "max_retries": 3, "due_at": None}
+    server.answers[f"/v1/executions/{ID}"] = (200, RUN | {"run_retry": retry})
+    seen = open_terminal("watch", ID, "--every", "0.2")
+    seen.until("by policy: due: patient: once more")
+    looks = len(server.requests)
+    eventually(lambda: len(server.requests) > looks + 4)
+    server.answers[f"/v1/executions/{ID}"] = (200, RUN | {"run_retry": retry | {"status": "done", "made": STAGE}})
+    assert seen.end() == 3
+    assert f"made anew as {STAGE}" in seen.screen
 
 
 def test_an_interrupt_ends_the_watching_and_says_that_the_run_goes_on(

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from recourse.errors import OutcomeUnknown
+from recourse.telling import line_of_run_retry
 from recourse.terminal.choosing import RUN_HELP, run_id
 from recourse.terminal.executions import ID, lines_of_blockers
 from recourse.terminal.exits import DONE, INTERRUPTED, STANDS_STILL
@@ -32,8 +33,8 @@ def add_commands(topics: Any) -> None:
         "watch a run until it ends",
         _watch,
         description="Watches a run until it ends: its stages drawn anew at a terminal, a line per change in a pipe,"
-        " JSON lines with --json. Ends with 0 when the run completed, 3 when it failed or was cancelled. Ctrl-C ends"
-        " the watching and nothing else.",
+        " JSON lines with --json. Ends with 0 when the run completed, 3 when it failed or was cancelled; one that"
+        " retries itself by a policy goes on. Ctrl-C ends the watching and nothing else.",
         examples=[
             f"recourse watch {ID}",
             f"recourse watch {ID} && echo 'it is done'",
@@ -150,7 +151,7 @@ class WatchedRun(Watch):
 
         run, blockers = now["execution"], lines_of_blockers(now["blockers"])
         head = f"{run.get('name') or 'run'} in {run['environment']}: {words(run['status'])}{_since(run)}"
-        room = max(3, self.out.height - len(blockers) - 4)
+        room = max(3, self.out.height - len(blockers) - 5)
         shown, rest = most_telling(now["stages"], room)
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(overflow="fold")
@@ -165,13 +166,13 @@ class WatchedRun(Watch):
         made = Table.grid()
         made.add_row(text(head, STYLES.get(run["status"], "bold")))
         made.add_row(table)
-        for line in [*([rest] if rest else []), *blockers]:
+        for line in [*([rest] if rest else []), *blockers, *_by_policy(run)]:
             made.add_row(text(line))
         return made
 
     def end(self, now: Answer) -> int | None:
         status = now["execution"]["status"]
-        if status not in ENDED:
+        if status not in ENDED or _goes_on(now["execution"]):
             return None
         return DONE if status == "completed" else STANDS_STILL
 
@@ -195,6 +196,8 @@ def lines_of_change(before: Answer | None, now: Answer) -> list[str]:
     causes = lines_of_blockers(now["blockers"])
     if not before or causes != lines_of_blockers(before["blockers"]):
         lines += [f"{at}  {cause}" for cause in causes]
+    if not before or _by_policy(run) != _by_policy(before["execution"]):
+        lines += [f"{at}  {line}" for line in _by_policy(run)]
     return lines
 
 
@@ -227,6 +230,15 @@ def _seen(stage: Mapping[str, Any]) -> dict[str, Any]:
         "finished_at",
     )
     return {name: stage.get(name) for name in seen}
+
+
+def _goes_on(run: Answer) -> bool:
+    """Whether it failed and retries itself by a policy: that is not its end."""
+    return run["status"] == "failed" and (run.get("run_retry") or {}).get("status") == "due"
+
+
+def _by_policy(run: Answer) -> list[str]:
+    return [f"by policy: {line_of_run_retry(run['run_retry'])}"] if run.get("run_retry") else []
 
 
 def _of_stage(stage: Answer) -> str:
