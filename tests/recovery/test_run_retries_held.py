@@ -12,7 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from approvals.models import ApprovalRequest
 from approvals.transitions import decide_gate
 from pipelines import catalog, queries, sweeps
-from pipelines.models import AuditEvent, Policy, Run, Stage, Workspace
+from pipelines.creation import Place
+from pipelines.models import Application, AuditEvent, Environment, Policy, Run, Stage, Workspace
 from pipelines.retention import remove_older_than
 from pipelines.sql import execute
 from pipelines.transitions import cancel_run
@@ -652,3 +653,20 @@ def test_every_move_leads_from_due_to_an_end() -> None:
     for moves in RUN_RETRY_MOVES.values():
         assert set(moves) == {RunRetryState.DUE}
         assert set(moves.values()) < ENDED_RUN_RETRY
+
+
+def test_in_a_protected_environment_it_needs_no_approval_of_its_own(
+    start_run: StartRun,
+    application: Application,
+    environments: dict[str, Environment],
+    workspace: Workspace,
+    clock: Clock,
+) -> None:
+    """Admins made the policy; only a rule asks for more. Model §5: without a rule one approver of operators only."""
+    production = environments["production"]
+    place = Place(workspace.id, application.id, production.id, production.slug)
+    policy_of(workspace, mode="new_run", match={"environment": "production"})
+    run = start_run("first", in_place=place)
+    fail(Hand(place, "hand-9", ["Handler"]))
+    assert pass_time(clock) == 1
+    assert fork_of(run).environment_id == production.id
