@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pipelines import recipients
 from pipelines.blackouts import Active
 from pipelines.budgets import ATTEMPTS, BYTES
+from pipelines.holders import Holder
 from pipelines.lanes import Inside, Turn
 from pipelines.limits import Limits
 from pipelines.models import Attempt, Effect, Gate, Lane, Run, Stage, StageMode
@@ -102,6 +103,7 @@ class Surroundings:
         default_factory=dict
     )  # by stage that names any: those allowed now
     awaited: Mapping[uuid.UUID, Sequence[Inside]] = field(default_factory=dict)  # by stage: runs it waits for
+    holder: Holder | None = None  # who has held the run's lock for long
     queued: Collection[uuid.UUID] | None = None  # who stands in the queue, of a run that may not do all at once
 
     @property
@@ -151,6 +153,8 @@ def find_blockers(run: Run, stages: Sequence[Stage], around: Surroundings) -> li
     if run.failure_code == "deadline_exceeded":
         return [Blocker(NOBODY, f"the run passed its deadline, {_time(run.deadline_at)}; only a new run helps")]
     found = []
+    if around.holder is not None:
+        found.append(Blocker(f"process {around.holder.pid} of the database", around.holder.sentence()))
     if run.paused:
         found.append(Blocker(around.paused_by or PERSON, _pause(run, around), run.paused_until))
     if run.changed:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from django.conf import settings
 from django.db.models import Prefetch, Q, QuerySet
 
-from pipelines import blackouts, lanes, listing, places, policies, recipients, throttle_use
+from pipelines import blackouts, holders, lanes, listing, places, policies, recipients, throttle_use
 from pipelines.access import Actor
 from pipelines.blackouts import Active
 from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
@@ -43,7 +43,7 @@ from pipelines.models import (
 )
 from pipelines.paging import Cut, Page, page
 from pipelines.retries import PolicyFact, Target, targets
-from pipelines.sql import database_now, planned
+from pipelines.sql import planned
 from pipelines.states import (
     ACTIVE_ATTEMPT,
     CLAIMABLE_STAGE,
@@ -238,9 +238,10 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
     if any(stage.state == StageState.NEEDS_RECONCILIATION for stage in found):
         for effect in Effect.objects.filter(run=run, state__in=sorted(OPEN_EFFECT)).order_by("declared_at", "id"):
             effects.setdefault(effect.stage_id, []).append(effect)
-    now = database_now()
+    now, holder = holders.look(run.id)
     return Surroundings(
         now=now,
+        holder=holder,
         attempts={attempt.stage_id: attempt for attempt in active},
         gates={gate.stage_id: gate for gate in open_gates},
         votes=votes(open_gates),
