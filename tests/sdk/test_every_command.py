@@ -397,3 +397,24 @@ def test_what_is_no_console_is_said_and_shows_no_stack(server: ProtocolServer, s
         assert (said.status, said.out) == (1, "")
         assert f"{server.url} does not answer as a console does" in said.err
         assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("name", ["execution list", "audit", "watch"])
+def test_json_carries_whatever_others_wrote_and_moves_no_cursor(server: ProtocolServer, say: Say, name: str) -> None:
+    """Escaped where a terminal would obey it; the value is the same."""
+    hostile = "参照 \x1b[2J \x9b2J \u202e turned \U000e0041 \x7f"
+    server.answers["/v1/executions"] = (200, page(RUN | {"name": hostile}))
+    server.answers["/v1/audit-events"] = (200, page(EVENT | {"sentence": hostile}))
+    server.answers[f"/v1/executions/{ID}"] = (200, RUN | {"name": hostile})
+    told = say(*name.split(), *(SAID[name][0] if name == "watch" else ()), "--json").out
+    assert hostile in _texts(json.loads(told))
+    assert "参照" in told
+    assert all(sign.isprintable() or sign == "\n" for sign in told)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for one in value.values() for text in _texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in _texts(one)]
+    return [value] if isinstance(value, str) else []

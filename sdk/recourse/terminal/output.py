@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -24,6 +25,7 @@ from recourse.texts import printable
 Answer = Mapping[str, Any]
 Value = Callable[[Answer], Any]
 
+_BEYOND_ASCII = re.compile(r"[^\n\x20-\x7e]")
 NARROWEST_TEXT = 10  # of a column that may be wrapped
 GAP = 2
 PLAIN = str.maketrans({"→": "->", "…": "...", "—": "-", "–": "-", "·": "-", "█": "#", "░": ".", "✓": "*"})
@@ -93,11 +95,11 @@ class Output:
 
     def document(self, value: Any) -> None:
         """One JSON document."""
-        sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=not _is_utf8(sys.stdout)) + "\n")
+        sys.stdout.write(_json(value, indent=2))
 
     def json_line(self, value: Any) -> None:
         """One JSON document on a line of its own, at once: for what goes on."""
-        sys.stdout.write(json.dumps(value, ensure_ascii=not _is_utf8(sys.stdout)) + "\n")
+        sys.stdout.write(_json(value))
         sys.stdout.flush()
 
     def lines(self, lines: Sequence[str]) -> None:
@@ -260,6 +262,12 @@ def short_time(text: Any) -> str:
 
 def words(text: Any) -> str:
     return str(text).replace("_", " ")
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON in which nothing that others wrote moves a cursor or turns text around, not even at a terminal."""
+    text = json.dumps(value, indent=indent, ensure_ascii=not _is_utf8(sys.stdout))
+    return _BEYOND_ASCII.sub(lambda sign: sign[0] if sign[0].isprintable() else json.dumps(sign[0])[1:-1], text) + "\n"
 
 
 def _is_utf8(stream: Any) -> bool:
