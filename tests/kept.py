@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 from pipelines.models import Run, StoreTable
 from pipelines.sql import execute, query
+from pipelines.store_rows import compact
 from tests.cast import Api
 
 INVOICES = [{"invoice_id": 1, "amount": "10.00"}, {"invoice_id": 2, "amount": "20.50"}]
@@ -51,10 +53,26 @@ def assert_counted() -> None:
 
 
 def table_of(run: Run, name: str = "sync_progress") -> StoreTable:
-    """A table of the run's application and environment, with nothing in it."""
-    return StoreTable.objects.create(
-        workspace_id=run.workspace_id, application_id=run.application_id, environment_id=run.environment_id, name=name
+    """A table of the run's application and environment: a small row, and one that no column is as wide as."""
+    rows = [{"batch": 1}, {"batch": "long-" * 40, **{f"column-{number}": "wide " * 9 for number in range(20)}}]
+    bodies = [compact(row) for row in rows]
+    table = StoreTable.objects.create(
+        workspace_id=run.workspace_id,
+        application_id=run.application_id,
+        environment_id=run.environment_id,
+        name=name,
+        rows=len(bodies),
+        bytes=sum(map(len, bodies)),
+        written_at=run.created_at,
+        written_by_run=run.id,
     )
+    for body in bodies:
+        execute(
+            "INSERT INTO recourse_store.rows (table_id, key, body, size, run, written_at)"
+            " VALUES (%s, %s, %s, %s, %s, %s)",
+            [table.id, sha256(body.encode()).digest(), body, len(body), run.id, run.created_at],
+        )
+    return table
 
 
 @contextmanager
