@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from pipelines import queries
-from pipelines.blockers import Blocker
+from pipelines.blockers import ANOTHER_RUN, Blocker
 from pipelines.budget_queries import standing
 from pipelines.console.events import SENTENCES, tell
 from pipelines.limits import MOST_ATTEMPTS, MOST_BYTES
@@ -35,6 +35,7 @@ STEPS = frozenset(
         "stage.approve_before",
         "stage.deny",
         "stage.restore",
+        "stage.runs_ended",
         "artifact.store",
         "effect.declare",
         "run.queued",
@@ -95,7 +96,7 @@ def account_of(run: Run) -> Account:
                 request_digest=awaited.request_digest if awaited else "",
                 story=told.get(stage.id, []),
                 uncertain=_uncertain(stage, open_effects.get(stage.id, [])),
-                next=_next_of(run, stage, awaited),
+                next=_next_of(run, stage, awaited, [one for one in blockers if one.stage_id == stage.id]),
             )
         )
     items = list(ReconciliationItem.objects.filter(run=run).order_by("opened_at", "id")[:MOST])
@@ -172,7 +173,7 @@ def _uncertain(stage: Stage, effects: Sequence[str]) -> list[str]:
     return list(effects)
 
 
-def _next_of(run: Run, stage: Stage, awaited: Attempt | None) -> list[str]:
+def _next_of(run: Run, stage: Stage, awaited: Attempt | None, blockers: Sequence[Blocker]) -> list[str]:
     if run.changed and stage.state != StageState.COMPLETED:
         return []
     if awaited is not None:
@@ -181,6 +182,8 @@ def _next_of(run: Run, stage: Stage, awaited: Attempt | None) -> list[str]:
     if run.status == RunStatus.CANCELLED or run.failure_code == DEADLINE_EXCEEDED:
         return []
     match stage.state:
+        case StageState.WAITING if any(one.holder == ANOTHER_RUN for one in blockers):
+            return [f"it goes on by itself; what it waits for: recourse execution list --parent-id {run.id}"]
         case StageState.WAITING:
             return ["somebody who may decide it: recourse approval list --view mine"]
         case StageState.NEEDS_RECONCILIATION:

@@ -45,7 +45,7 @@ SENTENCES: dict[str, str] = {
     "run.reconciliation_settled": "{who} settled what was left outside by {stage}",
     "run.queued": "The run is queued",
     "run.running": "The run is running",
-    "run.waiting": "The run waits: only decisions or timers are left",
+    "run.waiting": "The run waits: only decisions, other runs or timers are left",
     "run.pausing": "The run is pausing: running attempts may finish",
     "run.paused": "The run is paused: nothing is handed out",
     "run.blocked": "The run is blocked: a person must act",

@@ -9,7 +9,7 @@ from pipelines.access import Actor
 from pipelines.console import offers
 from pipelines.console.acts import short
 from pipelines.console.offers import Offer
-from pipelines.models import DeadLetter, Gate, Run, Stage
+from pipelines.models import DeadLetter, Gate, Run, Stage, StageMode
 from pipelines.states import OPEN_DEAD_LETTER, TERMINAL_RUN, GateState, RunStatus, StageState
 
 LONGEST_ON_BUTTON = 32  # characters of a stage's name, beside other buttons
@@ -40,7 +40,10 @@ def find(run: Run, stage: Stage, gates: Sequence[Gate], letter: DeadLetter | Non
         return None  # what follows goes on all the same
     gate = next((gate for gate in reversed(gates) if gate.epoch == stage.epoch), None)
     if stage.state == StageState.WAITING:
-        return Fault(stage, (), gate if gate is not None and gate.state == GateState.OPEN else None)
+        is_open = gate is not None and gate.state == GateState.OPEN
+        if not is_open and stage.mode != StageMode.IMPORT:
+            return None  # it waits for runs that it started
+        return Fault(stage, (), gate if is_open else None)
     denied = gate is not None and gate.state == GateState.REJECTED
     found = [*offers.for_stage(stage, run, actor, denied=denied), *of_letter(letter, actor)]
     return Fault(stage, [_named(offer, stage.name) for offer in found if not offer.refusal], None)

@@ -157,7 +157,7 @@ def _stage_refusal(stage: StageFacts, run: RunFacts, actor: Actor, verb: str, de
     if stage.state in ACTIVE_STAGE:
         return f"It is {stage.state} now; wait for its end, or cancel the run."
     if stage.state == StageState.WAITING:
-        return "It waits for a decision."
+        return "It waits: for a decision, for an answer made elsewhere, or for runs that it started."
     if verb == "retry" and stage.state in NOT_RUN_YET:
         return NOT_RUN_YET[StageState(stage.state)]
     return f"A stage that is {stage.state.replace('_', ' ')} cannot be {'retried' if verb == 'retry' else 'skipped'}."

@@ -191,7 +191,8 @@ def _glance(run: Run, row: tuple[Any, ...], end: str) -> Glance:
     elif state == StageState.FAILED:
         why = trouble
     elif state == StageState.WAITING:
-        why, since, due = "a decision is awaited", opened_at, expires_at
+        awaited = "other runs are awaited" if run.has_children and opened_at is None else "a decision is awaited"
+        why, since, due = awaited, opened_at, expires_at
     elif state == StageState.RETRY_SCHEDULED:
         why, due = f"retry {retries} after {trouble}", available_at
     elif state == StageState.DISPATCHED:

@@ -138,6 +138,8 @@ WAYS: dict[str, str] = {
     "POST stages/<str:stage_id>/effects": WORKS,
     "POST stages/<str:stage_id>/checkpoints": WORKS,
     "POST stages/<str:stage_id>/artifacts": WORKS,
+    "POST stages/<str:stage_id>/runs": WORKS,
+    "POST stages/<str:stage_id>/runs/look": WORKS,
     "POST stages/<str:stage_id>/termination": WORKS,
     "POST stages/<str:stage_id>/progress": WORKS,
     "POST stages/<str:stage_id>/logs": WORKS,

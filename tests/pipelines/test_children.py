@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from pipelines import awaited_runs, children
+from pipelines.account import account_of
 from pipelines.children import Started, Wish
 from pipelines.creation import Intent
 from pipelines.effects import Told
@@ -375,3 +378,29 @@ def test_the_sweep_does_what_a_crash_after_the_commit_left(
     assert sweep()["children"] == 2
     assert (stage_of_run(waiting).state, Run.objects.get(id=lost.run_id).status) == ("ready", "cancelled")
     assert sweep()["children"] == 0
+
+
+def test_a_run_that_starts_no_other_pays_nothing_for_those_that_do(
+    start_run: StartRun, hand: Hand, people: dict[str, Person]
+) -> None:
+    """The hot path asks the run's own row, and nothing else: neither at an end nor at a cancel."""
+    with CaptureQueriesContext(connection) as asked:
+        start_run("first", "second", key="a")
+        hand.finish()
+        cancel_run(start_run(key="b").id, actor=people["operator"].actor)
+    assert len(asked) > 10
+    assert not [one["sql"] for one in asked if "childrun" in one["sql"]]
+
+
+def test_the_account_tells_what_is_waited_for_and_what_it_came_to(
+    start_run: StartRun, hand: Hand, helper: Hand
+) -> None:
+    run = start_run()
+    job = hand.take()
+    child = spawn(hand, job).child
+    park(hand, job, child.run_id)
+    (stage,) = account_of(Run.objects.get(id=run.id)).stages
+    assert f"waits for run {child.run_id}" in stage.standing
+    assert stage.next == [f"it goes on by itself; what it waits for: recourse execution list --parent-id {run.id}"]
+    assert any(f"started run {child.run_id} as day" in line for line in stage.story)
+    assert any("waits for runs that it started" in line for line in stage.story)
