@@ -90,6 +90,23 @@ def test_a_table_fits_whatever_the_width(open_terminal: Open) -> None:
             assert word not in seen.screen, (width, word, seen.screen)
 
 
+def test_what_waits_is_a_table_at_a_terminal_and_fits_it(server: ProtocolServer, open_terminal: Open) -> None:
+    """P84: with why something is not yours; narrow, each is lines of its own and nothing is left out."""
+    own = {"id": STAGE, "type": "operation", "kind": "rerun", "state": "open", "execution_name": "nightly", "have": 1}
+    own |= {"need": 2, "requested_by": "dana", "may_decide": False, "why_not": {"detail": "it is your own"}}
+    server.answers["/v1/approvals"] = (200, page(own, own | {"may_decide": True, "reason": "the table is back"}))
+    for width in (200, 120, 40):
+        seen = open_terminal("approval", "list", width=width)
+        assert seen.end() == 0
+        assert seen.screen.count(STAGE) == 2
+        assert "1 of 2" in seen.screen
+        assert "rerun of nightly" in seen.screen
+        assert widest(seen.screen) <= width
+        if width != 120:
+            assert "no: it is your own" in seen.screen
+            assert "the table is back" in seen.screen
+
+
 def test_help_fits_forty_columns_but_for_what_is_copied(open_terminal: Open) -> None:
     seen = open_terminal("execution", "rerun", "--help", width=40)
     assert seen.end() == 0

@@ -9,11 +9,38 @@ from recourse.telling import lines_of_approvals, lines_of_decision
 from recourse.terminal.asking import add_plan_options, planned, reason_of
 from recourse.terminal.executions import ID, told
 from recourse.terminal.exits import DONE
+from recourse.terminal.output import Answer, Column, time_of, words_of
 from recourse.terminal.pages import LISTS, add_filters, add_list_options, chosen, read_page
 from recourse.terminal.parsing import command, group
 
 VIEWS = ("waiting", "mine", "asked", "decided")
 TYPES = ("gate", "operation")
+
+
+def _what(item: Answer) -> str:
+    """`rerun of nightly`, `gate at scope of nightly`."""
+    at = f" at {item['stage']}" if item.get("stage") else ""
+    return f"{item.get('kind') or item.get('type')}{at} of {item.get('execution_name')}"
+
+
+def _yours(item: Answer) -> str:
+    """Whether it is for whoever asks to decide; why it is not."""
+    if item.get("state") != "open":
+        return ""
+    return "yes" if item.get("may_decide") else f"no: {(item.get('why_not') or {}).get('detail') or 'not told why'}"
+
+
+APPROVALS = (
+    Column("id", "id", whole=True),
+    Column("state", words_of("state"), whole=True, is_status=True),
+    Column("what", _what, least=16),
+    Column("agreed", lambda item: f"{item.get('have')} of {item.get('need')}", rank=1, whole=True),
+    Column("yours", _yours, rank=2, least=16),
+    Column("environment", "environment", rank=4),
+    Column("asked for by", "requested_by", rank=3),
+    Column("because", "reason", rank=5, least=16),
+    Column("expires", time_of("expires_at"), rank=6, whole=True),
+)
 
 
 def add_commands(topics: Any) -> None:
@@ -66,7 +93,10 @@ def add_commands(topics: Any) -> None:
 
 def _list(client: Any, options: argparse.Namespace) -> int:
     answer = read_page(options, client.approvals.list, view=options.view, **chosen(options))
-    options.out.say(answer, lines_of_approvals(answer))
+    if options.out.is_terminal and not options.out.is_json:
+        options.out.page(answer, APPROVALS, "nothing")
+    else:
+        options.out.say(answer, lines_of_approvals(answer))
     return DONE
 
 
