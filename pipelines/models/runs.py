@@ -189,6 +189,7 @@ class RunSearch(models.Model):
     words = SearchVectorField()
 
     class Meta:
+        verbose_name_plural = "run searches"
         indexes = [GinIndex(OpClass(models.F("words"), name="tsvector_ops"), name="run_search_words")]
 
 
@@ -202,6 +203,7 @@ class RunIdentity(models.Model):
     fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the creation intent, defaults filled in")
 
     class Meta:
+        verbose_name_plural = "run identities"
         constraints = [models.UniqueConstraint(fields=["application", "key"], name="run_identity_once_per_application")]
         triggers = [insert_only("run_identity_insert_only"), not_emptied("run_identity_not_emptied")]
 
