@@ -32,7 +32,7 @@ def _run_retries() -> Iterable[Metric]:
         )
         count.add_metric([state], found)
     overdue = GaugeMetricFamily(
-        "recourse_oldest_due_run_retry_seconds", "How long the longest due of them has waited to be carried out."
+        "recourse_run_retry_overdue_seconds", "How long the longest due of them has waited to be carried out."
     )
     ((seconds,),) = planned(
         "SELECT extract(epoch FROM recourse_now() - min(due_at))::float FROM recovery_runretry WHERE state = 'due'", []

@@ -100,6 +100,8 @@ WAYS: dict[str, str] = {
     "POST v1/artifacts": SETTLES,
     "POST v1/executions/<str:execution_id>/reconciliation/<str:item_id>/settle": LOOKS,
     "form reconciliation-settle": LOOKS,
+    "POST v1/executions/<str:execution_id>/run-retry/stop": LOOKS,
+    "form run-retry-stop": LOOKS,
     "form release-review": SETTLES,
     "POST v1/triggers/backfill": FILLS,
     "POST v1/bulk-operations": MANY,

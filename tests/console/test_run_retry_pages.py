@@ -129,9 +129,9 @@ def test_what_is_due_and_what_became_of_the_others_is_counted(run: Run, client: 
     """P84: a refused or overdue one is seen without looking at runs."""
     now = told(client)
     assert (now["run_retries", "due"], now["run_retries", "done"]) == (1, 0)
-    assert now["oldest_due_run_retry_seconds", ""] == 0
+    assert now["run_retry_overdue_seconds", ""] == 0
     clock.advance(90)
-    assert 30 <= told(client)["oldest_due_run_retry_seconds", ""] < 35
+    assert 30 <= told(client)["run_retry_overdue_seconds", ""] < 35
     assert pass_time(clock, 0) == 1
     now = told(client)
     assert (now["run_retries", "due"], now["run_retries", "done"]) == (0, 1)
