@@ -133,7 +133,7 @@ ACTIONS: dict[str, Said] = {
     "artifact.add_baseline": Said("laid down", "lay down", "{baseline}"),
     "artifact.load": Said("loaded", "load", "{artifact}"),
     # what handlers keep for themselves
-    "store.remove": Said("removed", "remove", "{stored}"),
+    "store.remove": Said("took away", "take away", "{stored}"),
     # reading that takes something away
     "store.export": Said("exported", "export", "{stored}{format}"),
     "audit.export": Said("exported", "export", "audit events{format}{narrowed}"),

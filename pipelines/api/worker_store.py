@@ -69,7 +69,7 @@ class RowObject(JsonObject):
     """A row, by the names of its columns; what it may hold is looked at with its key."""
 
     def checker(self) -> Check:
-        return lambda value: value
+        return lambda value: value if type(value) is dict else Wrong.at_value("must be an object")
 
 
 class OfTable(OfAttempt):
