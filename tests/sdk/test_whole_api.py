@@ -7,6 +7,7 @@ import re
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 Web = tuple[str, subprocess.Popen[bytes]]
 DEFINITION = {"slug": "nightly", "name": "Nightly", "stages": [{"name": "a", "handler": "Handler"}]}
+ELSEWHERE = {"stages.reconcile", "executions.stop_run_retry", "releases.review"}  # called where their stories are told
 MOVING = {"replayed", "created", "wasExisting", "last_seen_at", "now", "next_ticks"}
 
 
@@ -86,7 +88,7 @@ def failed(start_run: Callable[..., Run], hand: Hand) -> Run:
 
 
 def test_every_group_is_called_here_by_both_clients() -> None:
-    """O11: nearly every method; what is not called here is called by other tests of this folder or of the document."""
+    """O11: every method but three."""
     text = Path(__file__).read_text()
     called = set(re.findall(r"\bc\.(\w+\.\w+)", text))
     groups = {name: group for name, group in vars(Groups(Noted())).items() if not name.startswith("_")}
@@ -98,7 +100,7 @@ def test_every_group_is_called_here_by_both_clients() -> None:
     }
     assert {one.partition(".")[0] for one in called} == set(groups)
     assert called - {f"{name}.iterate" for name in groups} <= offered
-    assert len(offered - called) <= 15, sorted(offered - called)
+    assert offered - called == ELSEWHERE
 
 
 # the application's own
@@ -286,6 +288,23 @@ def test_people_recover_a_run_and_each_verb_acts_once(
     assert sorted(one["kind"] for one in listed) == ["cancel", "pause", "replay", "rerun", "resume", "retry"]
 
 
+def test_what_a_cancel_left_outside_is_looked_after_once(
+    as_role: Callable[[str], Both], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """What runs while its run is cancelled may go on; somebody says that they looked."""
+    run = str(start_run({"name": "first", "effect_mode": "external"}).id)
+    hand.take()
+    operator = as_role("release_manager")
+    once = {"client_request_id": key()}
+    cancelled = operator.alike(lambda c: c.executions.cancel(run, "enough", **once))
+    (item,) = operator.alike(lambda c: c.executions.reconciliation(run))["results"]
+    assert [one["item_id"] for one in cancelled["reconciliation"]] == [item["id"]]
+    assert operator.alike(lambda c: c.reconciliation.list())["results"] == [item]
+    once = {"client_request_id": key()}
+    settled_item = operator.alike(lambda c: c.executions.settle(run, item["id"], note="it is over", **once))
+    assert settled_item["note"] == "it is over"
+
+
 def test_people_settle_what_failed_for_good(
     as_role: Callable[[str], Both], start_run: Callable[..., Run], hand: Hand
 ) -> None:
@@ -386,8 +405,10 @@ def test_what_an_administrator_keeps_is_made_once_and_changed(
     assert len(admin.alike(lambda c: c.blackouts.list(is_freeze=False))["results"]) == 1
     once = {"client_request_id": key()}
     rotated = admin.alike(lambda c: c.signing_keys.rotate("yearly", **once))
-    assert len(admin.alike(lambda c: c.signing_keys.list())["results"]) >= 1
     assert rotated
+    old = admin.alike(lambda c: c.signing_keys.list())["results"][-1]["id"]
+    once = {"client_request_id": key()}
+    admin(lambda c: c.signing_keys.revoke(old, "it was seen", **once))
     once = {"client_request_id": key()}
     stored = admin.alike(lambda c: c.artifacts.add_baseline("rates", b"1,2", media_type="text/csv", **once))
     assert admin.alike(lambda c: c.artifacts.get(stored["id"]))["name"] == "rates"
@@ -427,10 +448,13 @@ def test_schedules_and_backfills_are_made_once_and_steered(
     assert len(admin.alike(lambda c: c.backfills.ticks(backfill))["results"]) == 3
     assert len(admin.alike(lambda c: c.backfills.list(trigger=trigger))["results"]) == 1
     assert len(admin.alike(lambda c: c.triggers.ticks(trigger))["results"]) == 3
-    for verb, status in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
-        once = {"client_request_id": key()}
-        first, second = admin(lambda c: getattr(c.backfills, verb)(backfill, "so", **once))  # noqa: B023
-        assert first["status"] == second["status"], (verb, status)
+    for steer in (
+        lambda c, **once: c.backfills.pause(backfill, "so", **once),
+        lambda c, **once: c.backfills.resume(backfill, "so", **once),
+        lambda c, **once: c.backfills.cancel(backfill, "so", **once),
+    ):
+        first, second = admin(partial(steer, client_request_id=key()))
+        assert first["status"] == second["status"]
     assert admin.alike(lambda c: c.backfills.get(backfill))["status"] in ("cancelled", "cancelling")
 
 
@@ -443,9 +467,12 @@ def test_bulk_operations_are_started_once_and_steered(
     once = {"client_request_id": key(), "plan_digest": plan["plan_digest"]}
     bulk, _ = operator(lambda c: c.bulk_operations.start(kind="cancel", execution_ids=runs, reason="all", **once))
     bulk_id = bulk["bulk_id"]
-    for verb in ("pause", "resume", "abort"):
-        once = {"client_request_id": key()}
-        operator(lambda c: getattr(c.bulk_operations, verb)(bulk_id, "so", **once))  # noqa: B023
+    for steer in (
+        lambda c, **once: c.bulk_operations.pause(bulk_id, "so", **once),
+        lambda c, **once: c.bulk_operations.resume(bulk_id, "so", **once),
+        lambda c, **once: c.bulk_operations.abort(bulk_id, "so", **once),
+    ):
+        operator(partial(steer, client_request_id=key()))
     assert operator.alike(lambda c: c.bulk_operations.get(bulk_id))["bulk_id"] == bulk_id
     assert len(operator.alike(lambda c: c.bulk_operations.items(bulk_id))["results"]) == 3
     assert len(operator.alike(lambda c: c.bulk_operations.list(kind="cancel"))["results"]) == 1
