@@ -49,6 +49,8 @@ def test_both_pages_name_each_other(start_run: StartRun, hand: Hand, screen: Cli
     assert "is cancelled" in page
     assert "goes on" in page
     assert f"waits for run {child.id}" in page.lower()
+    assert "A decision is asked for" not in page
+    assert "other runs are awaited" in screen.get("/console/").content.decode()
     other = shown(screen, str(child.id))
     assert "Started by" in other
     assert f"/console/runs/{run.id}/" in other

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from pipelines import awaited_runs, children
@@ -19,7 +19,9 @@ from pipelines.errors import Refusal
 from pipelines.intents import tell_effects
 from pipelines.jobs import Job
 from pipelines.models import Attempt, ChildRun, Event, ReconciliationItem, Run, Stage
+from pipelines.moves import Moves
 from pipelines.sql import execute
+from pipelines.states import RunStatus
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run
 from tests.cast import Hand, Person, stage_of
@@ -404,3 +406,24 @@ def test_the_account_tells_what_is_waited_for_and_what_it_came_to(
     assert stage.next == [f"it goes on by itself; what it waits for: recourse execution list --parent-id {run.id}"]
     assert any(f"started run {child.run_id} as day" in line for line in stage.story)
     assert any("waits for runs that it started" in line for line in stage.story)
+
+
+def test_parents_that_are_ended_together_take_their_own_children_along(
+    start_run: StartRun, hand: Hand, helper: Hand
+) -> None:
+    """F73: as bulk operations end them: decided apart, written at once."""
+    runs = [start_run(key=key) for key in "ab"]
+    jobs = {job.run_id: job for job in hand.pull(2)}
+    ends = spawn(hand, jobs[runs[0].id]).child
+    left = spawn(hand, jobs[runs[1].id], on_parent_end="leave").child
+    park(hand, jobs[runs[0].id], ends.run_id)
+    with transaction.atomic():
+        whole = Moves.lock([run.id for run in runs])
+        for part in whole.apart().values():
+            (run,) = part.runs.values()
+            part.end_run(run, RunStatus.CANCELLED, reason="stop")
+            part.save()
+        whole.save()
+    assert Run.objects.get(id=ends.run_id).status == "cancelled"
+    assert Run.objects.get(id=left.run_id).status == "queued"
+    assert ReconciliationItem.objects.get(run=runs[1], kind="child_run").subject == left.run_id
