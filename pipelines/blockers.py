@@ -248,6 +248,8 @@ def _claimable(run: Run, stage: Stage, around: Surroundings) -> Blocker:
     since = f"ready since {_time(stage.available_at)}"
     if stage.state == StageState.RETRY_SCHEDULED:
         since = f"{_retry(stage)} has been due since {_time(stage.available_at)}"
+    if stage.mode == StageMode.IMPORT:
+        return _of(stage, ENGINE, f"{since}; awaited once the run's baseline can be looked at", around.now)
     if run.paused:
         cause = f"{since}; handed out once the run is resumed"
         return _of(stage, around.paused_by or PERSON, cause, run.paused_until)

@@ -23,6 +23,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import orjson
+import structlog
 
 from pipelines import budgets, checkpoints, context, effects, failures, notices, places, remains, wake
 from pipelines.checkpoints import Mark, Written
@@ -71,6 +72,12 @@ CHECKPOINTS: dict[str, CheckpointMoment] = {
     "retry": CheckpointMoment.RETRY,
     "rewind": CheckpointMoment.RETRY,
 }
+
+
+log = structlog.get_logger(__name__)
+
+# what moves know for themselves; all else that they gather is decided, and taken up by those that hold all the runs
+OF_EACH = frozenset({"_active", "_ended", "_lacking", "_open_effects", "_queued"})
 
 
 class IllegalMove(RuntimeError):
@@ -332,26 +339,13 @@ class Moves:
         """Has what was decided there, on runs that are locked here, written with what was decided here."""
         if other._ended:
             raise IllegalMove(f"attempts ended while their stages stayed: {list(other._ended)}")
-        for name in (
-            "_dirty_runs",
-            "_failed",
-            "_dirty_stages",
-            "_ready",
-            "_lanes",
-            "_digests",
-            "_marks",
-            "_slots",
-            "_imports",
-            "_changes",
-            "_awaits",
-            "_awaited",
-            "_ended_runs",
-        ):
-            getattr(self, name).update(getattr(other, name))
-        for name in ("_events", "_attempts", "_outputs", "_left", "_gates", "_gate_ends", "_dead_letters"):
-            getattr(self, name).extend(getattr(other, name))
-        for name in ("_closed_letters", "_notices", "_requesters", "_remains"):
-            getattr(self, name).extend(getattr(other, name))
+        for name, mine in vars(self).items():
+            if not name.startswith("_") or name in OF_EACH:
+                continue
+            if isinstance(mine, list):
+                mine.extend(getattr(other, name))
+            elif isinstance(mine, set | dict):
+                mine.update(getattr(other, name))
 
     def active_attempts(self, stage_ids: Iterable[uuid.UUID]) -> list[AttemptRow]:
         """The attempts of these stages that hold, or are about to hold, a lease."""
@@ -825,14 +819,23 @@ class Moves:
         return bool(refused)
 
     def _begin_imports(self, run: RunRow) -> bool:
-        """Lets imports that have become due be awaited, if the run still stands on what it pinned; says whether not."""
+        """Lets imports that have become due be awaited, if the run still stands on what it pinned; says whether not.
+
+        Where that cannot be looked at just now they stay ready, so that whatever made them so is kept: the run's next
+        move, or the sweep, looks again.
+        """
         due = [stage for stage in run.stages if stage.awaits_import and stage.state == StageState.READY]
         if not due:
             return False
         # imported here: it stands above moves
+        from pipelines.artifact_places import Away
         from pipelines.pinned import differences
 
-        changed = differences([run.id])
+        try:
+            changed = differences([run.id])
+        except Away as error:
+            log.warning("moves.baseline_out_of_reach", run=str(run.id), error=error.detail)
+            return False
         if changed:
             self.mark_changed(run, changed[run.id])
             return True

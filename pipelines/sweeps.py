@@ -17,7 +17,7 @@ from django.db import InterfaceError, OperationalError, transaction
 from pipelines import awaited_runs, lanes, outcomes, places, throttle_lines
 from pipelines.moves import AttemptRow, Moves
 from pipelines.sql import query
-from pipelines.states import NoticeKind, StageState
+from pipelines.states import NoticeKind
 
 log = structlog.get_logger(__name__)
 BATCH = 200
@@ -150,15 +150,16 @@ def move_on_stuck_runs(limit: int = BATCH, quiet_seconds: int = 30) -> int:
     """Unfinished runs that should have moved on and did not: their stages say otherwise than their status.
 
     The engine commits both together, so this finds nothing but the traces of a fault or of rows changed by hand (F25).
-    Runs that their lanes hold are left to these.
+    Runs that their lanes hold are left to these. Besides, imports that are ready: they begin to be awaited once the
+    run's baseline can be looked at again.
     """
 
     def step(moves: Moves, run_ids: Sequence[uuid.UUID]) -> int:
         before = {run.id: run.status for run in moves.runs.values()}
-        ready = {stage.id for stage in moves.stages.values() if stage.state == StageState.PENDING}
+        before_that = {stage.id: stage.state for stage in moves.stages.values()}
         moves.settle()
         moved = sum(run.status != before[run.id] for run in moves.runs.values())
-        return moved or sum(moves.stages[stage_id].state != StageState.PENDING for stage_id in ready)
+        return moved or sum(moves.stages[stage_id].state != state for stage_id, state in before_that.items())
 
     return _walk(
         f"""
@@ -169,6 +170,7 @@ def move_on_stuck_runs(limit: int = BATCH, quiet_seconds: int = 30) -> int:
             AND NOT EXISTS (
                 SELECT FROM pipelines_stage s WHERE s.run_id = r.id
                     AND s.state NOT IN ('pending', 'completed', 'failed', 'skipped', 'cancelled')
+                    AND NOT (s.state = 'ready' AND s.mode = 'import' AND r.changed IS NULL)
             )
         ORDER BY r.updated_at, r.id LIMIT %s
         """,

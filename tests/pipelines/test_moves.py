@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db import transaction
 
 from approvals.transitions import decide_gate
 from pipelines import leases, results, sweeps
@@ -19,7 +20,7 @@ from pipelines.access import Actor
 from pipelines.errors import STATUS, Refusal
 from pipelines.jobs import Job
 from pipelines.models import Attempt, Event, Run, Stage
-from pipelines.moves import IllegalMove, Moves
+from pipelines.moves import OF_EACH, IllegalMove, Moves
 from pipelines.states import (
     ACTIVE_STAGE,
     ATTEMPT_MOVES,
@@ -443,3 +444,23 @@ def test_an_attempt_does_not_end_without_its_stage(start_run: StartRun, hand: Ha
     with pytest.raises(IllegalMove):
         moves.save()
     assert everything() == before
+
+
+def test_whatever_is_decided_apart_is_taken_up_unless_it_is_named(start_run: Callable[..., Run]) -> None:
+    """A list that is added to `Moves` is written with the others; those that each keeps for itself are there."""
+    first, second = start_run("a"), start_run("a")
+    with transaction.atomic():
+        whole = Moves.lock([first.id, second.id])
+        gathered = {name for name, one in vars(whole).items() if name[0] == "_" and isinstance(one, list | set | dict)}
+        assert set(vars(whole)) >= OF_EACH
+        apart = whole.apart()[first.id]
+        for name in gathered - OF_EACH:
+            match getattr(apart, name):
+                case list() as part:
+                    part.append("mark")
+                case set() as part:
+                    part.add("mark")
+                case part:
+                    part["mark"] = "mark"
+        whole.take_up(apart)
+        assert {name for name in gathered if "mark" in getattr(whole, name)} == gathered - OF_EACH
