@@ -100,11 +100,11 @@ BODY = {
 }
 
 
-def addresses(names: dict[str, str]) -> list[str]:
-    """Every address of the map whose parts the scene has names for; whatever an id is called, each of the scene is
-    tried there."""
+def addresses(names: dict[str, str], *, wide: bool = True) -> list[str]:
+    """Every address of the map whose parts the scene has names for; with `wide` each id of the scene is tried wherever
+    there is one, whatever it is called."""
     found = set()
-    ids = sorted(set(names.values()))
+    ids = sorted(set(names.values())) if wide else [names["approval_id"]]
     for route, _ in every_route():
         parts = re.findall(r"<(?:\w+:)?(\w+)>", route)
         if not parts or route.startswith("^"):
