@@ -135,7 +135,7 @@ def _act(removal: Removal, given: Mapping[str, str], shown: str) -> Act:
     table, size = removal.table, f"{removal.bytes:,} bytes"
     if removal.is_whole:
         title = f"Remove the table {short(table.name)}"
-        step = Step("discarded", "Removed", f"the table, its key columns, and {_rows(removal.rows)} of {size}.")
+        step = Step("discarded", "Removed", f"The table, its key columns, and {_rows(removal.rows)} of {size}.")
         button = "Remove the table"
     else:
         title = f"Remove rows of {short(table.name)}"

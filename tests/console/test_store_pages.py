@@ -131,7 +131,7 @@ def test_rows_are_removed_as_they_were_seen(manager: Visitor, worker: Worker, ta
     event = AuditEvent.objects.get(action="store.remove", outcome="allowed")
     assert (event.reason, event.data["where"], event.channel) == ("wrong", {"paid": True}, "console")
     whole = manager.get(address)
-    assert "the table, its key columns, and 2 rows" in told(whole)
+    assert "The table, its key columns, and 2 rows" in told(whole)
     gone = manager.post(address, {"shown": whole.context["act"].digest, "reason": "done with it"})
     assert gone.headers["Location"] == "/console/store/"
     assert not StoreTable.objects.exists()
