@@ -15,6 +15,7 @@ from pipelines.console import (
     blackout_pages,
     child_pages,
     connector_pages,
+    guarantee_pages,
     import_pages,
     key_pages,
     letter_list,
@@ -153,5 +154,7 @@ urlpatterns = [
     path("store/<uuid:table_id>/export/", store_pages.store_export_view, name="store-export"),
     path("store/<uuid:table_id>/remove/", store_pages.store_remove, name="store-remove"),
     path("connectors/", connector_pages.connector_matrix, name="connectors"),
+    path("guarantees/", guarantee_pages.guarantees_page, name="guarantees"),
+    path("help/", guarantee_pages.help_page, name="help"),
     path("workers/", worker_pages.worker_list, name="workers"),
 ]

@@ -11,10 +11,10 @@ from typing import Any
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
-from pipelines import material, recipients, trigger_queries, unserved
+from pipelines import material, readiness_facts, recipients, trigger_queries, unserved
 from pipelines import pipeline_queries as queries
 from pipelines.access import RELEASE, Actor
-from pipelines.console import differences
+from pipelines.console import differences, guarantee_pages
 from pipelines.console.offers import Offer, missing_right
 from pipelines.console.screens import ScreenRequest, screen, show
 from pipelines.console.trigger_pages import lines_of
@@ -65,7 +65,7 @@ def pipeline_list(request: ScreenRequest) -> HttpResponse:
 @require_safe
 @screen
 def pipeline_page(request: ScreenRequest, pipeline_id: uuid.UUID) -> HttpResponse:
-    """One pipeline: what is in force in each environment, its releases newest first, its triggers."""
+    """One pipeline: what is in force in each environment and what that lacks, its releases newest first, triggers."""
     actor = request.visit.actor
     pipeline = queries.find_pipeline(actor, pipeline_id)
     ladder = queries.environments(actor)
@@ -84,6 +84,8 @@ def pipeline_page(request: ScreenRequest, pipeline_id: uuid.UUID) -> HttpRespons
             Offer("pipeline-change", "Change…", pipeline.id, refusal(actor, "change a pipeline")),
         ],
         "most": queries.LAST_RUNS,
+        "places": guarantee_pages.shown([pipeline]),
+        "most_seen": readiness_facts.LAST_RUNS,
     }
     return show(request, "pipelines/pipeline.html", context)
 

@@ -160,6 +160,8 @@ SCREENS = {
     "key-rotate": ADMINISTER,
     "key-revoke": ADMINISTER,
     "connectors": VIEW,
+    "guarantees": VIEW,
+    "help": VIEW,
     "workers": VIEW,
     "pipelines": VIEW,
     "pipeline": VIEW,
