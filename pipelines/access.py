@@ -54,7 +54,7 @@ class Actor:
 
     name: str
     workspace_id: uuid.UUID
-    channel: str  # api | console | admin | command | application | policy
+    channel: str  # api | mcp | console | admin | command | application | policy
     user_id: int | None = None
     role: str | None = None
     application_id: uuid.UUID | None = None

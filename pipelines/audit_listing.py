@@ -29,7 +29,7 @@ DEPTH = 5_000  # events that are looked at for one page, where several filters m
 CAP = 1000  # counts end here
 MOST_ACTORS = 20
 OUTCOMES = (DENIED, FAILED, NO_OP)  # that are not the normal day
-CHANNELS = ("console", "api", "admin", "command")
+CHANNELS = ("console", "api", "mcp", "admin", "command")
 
 # filter → its column, and the one value that its index leaves out
 FIELDS: dict[str, tuple[str, str | None]] = {

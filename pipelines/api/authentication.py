@@ -24,6 +24,7 @@ from pipelines.models import KeyScope, Member
 from pipelines.sql import execute, query
 from pipelines.states import SessionState
 
+TOKEN_CHANNELS = ("api", "mcp")  # what a program with a person's token may say of itself
 SEEN_SECONDS = 5  # how often a call is written down as a sign of life
 NO_KEY = "this needs the X-API-Key header with a live key"
 NO_PERSON = "this needs the header Authorization: Bearer with a live token of a member of the workspace"
@@ -101,7 +102,7 @@ def person_caller(request: HttpRequest) -> Actor | None:
         if found is None:
             raise Refusal("unauthorized", NO_PERSON)
         user_id, name, workspace_id, role = found
-        return Actor(name=name, workspace_id=workspace_id, channel="api", user_id=user_id, role=role)
+        return Actor(name, workspace_id, _channel(request), user_id=user_id, role=role)
     user: Any = getattr(request, "user", None)
     if user is None or not user.is_authenticated:
         return None
@@ -162,6 +163,15 @@ def _in_workspace(user: Any, wanted: str | None) -> Actor:
         raise Refusal("validation_error", message, errors={"workspace": [message]})
     workspace_id, _, role = named[0]
     return Actor(name=user.get_username(), workspace_id=workspace_id, channel="api", user_id=user.pk, role=role)
+
+
+def _channel(request: HttpRequest) -> str:
+    """How records say that a token came: `mcp` where its program says so, which gives it no right and takes none."""
+    said = request.META.get("HTTP_X_RECOURSE_CHANNEL")
+    if said not in (None, *TOKEN_CHANNELS):
+        message = f"it is one of: {', '.join(TOKEN_CHANNELS)}"
+        raise Refusal("validation_error", f"X-Recourse-Channel: {message}", errors={"X-Recourse-Channel": [message]})
+    return said or TOKEN_CHANNELS[0]
 
 
 def _check_csrf(request: HttpRequest) -> None:

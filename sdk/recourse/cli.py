@@ -20,6 +20,7 @@ from recourse.errors import (
     OutcomeUnknown,
     PlanChanged,
 )
+from recourse.mcp_server import command as mcp
 from recourse.terminal import (
     approvals,
     audit,
@@ -27,6 +28,7 @@ from recourse.terminal import (
     completion,
     executions,
     exits,
+    guarantees,
     letters,
     profiles,
     stages,
@@ -47,7 +49,9 @@ MODULES = (
     letters,
     backfills,
     audit,
+    guarantees,
     deploy_commands,
+    mcp,
 )
 LAST = (profiles, completion)
 

@@ -28,7 +28,7 @@ class _Connection:
 
     An unknown outcome (timeout, broken connection, 5xx) is followed by the same request with the same key, `attempts`
     times in all with growing waits, then by `OutcomeUnknown`. 429 waits as told, and is `RateLimited` where each try
-    was answered so. Any other refusal is definite: `ApiError`.
+    was answered so. Any other refusal is definite: `ApiError`. `channel`: how records say that a person came, `mcp`.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class _Connection:
         timeout: float = 10.0,
         attempts: int = 5,
         first_wait: float = 0.2,
+        channel: str | None = None,
     ) -> None:
         self._base_url = settings.base_url(base_url).rstrip("/")
         self._api_key = api_key
@@ -47,6 +48,7 @@ class _Connection:
         self._timeout = timeout
         self._attempts = attempts
         self._first_wait = first_wait
+        self._channel = channel
 
     def _request(self, call: Call[Any]) -> httpx.Request:
         headers = {"accept": "application/json"}
@@ -65,7 +67,8 @@ class _Connection:
         """A person's token for the operations API; the application's key for all else, and for reading without one."""
         token = settings.token(self._token) if call.person else None
         if token:
-            return {"authorization": f"Bearer {token}"}
+            channel = {"x-recourse-channel": self._channel} if self._channel else {}
+            return {"authorization": f"Bearer {token}"} | channel
         if call.person and (call.method != "GET" or not settings.has_api_key(self._api_key)):
             raise ConfigurationError(
                 "no token: give token=..., or set RECOURSE_TOKEN (manage.py issue_token makes one)"
