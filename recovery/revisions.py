@@ -29,7 +29,7 @@ def revises(asked: Asked) -> bool:
         case OperationKind.RERUN:
             return True
         case OperationKind.RETRY | OperationKind.REDRIVE:
-            return asked.choices["scope"] == "stage_and_downstream" or asked.choices["input"] is not None
+            return asked.choices.get("scope") == "stage_and_downstream" or asked.choices.get("input") is not None
         case _:
             return False
 

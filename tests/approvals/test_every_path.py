@@ -268,6 +268,33 @@ WAYS: dict[str, str] = {
     "cli approval list": READS,
     "cli approval decide": TYPES,
     "cli approval withdraw": TYPES,
+    "cli audit": READS,
+    "cli backfill list": READS,
+    "cli backfill show": READS,
+    "cli backfill plan": READS,
+    "cli backfill watch": READS,
+    "cli completion": READS,
+    "cli config path": READS,
+    "cli config show": READS,
+    "cli dead-letter list": READS,
+    "cli execution list": READS,
+    "cli execution show": READS,
+    "cli stage policies": READS,
+    "cli watch": READS,
+    "cli backfill cancel": TYPES,
+    "cli backfill pause": TYPES,
+    "cli backfill resume": TYPES,
+    "cli backfill start": TYPES,
+    "cli config set-profile": TYPES,
+    "cli dead-letter acknowledge": TYPES,
+    "cli dead-letter discard": TYPES,
+    "cli dead-letter redrive": TYPES,
+    "cli deploy": TYPES,
+    "cli execution stop-retry": TYPES,
+    "cli mcp": TYPES,
+    "cli stage reconcile": TYPES,
+    "cli stage retry": TYPES,
+    "cli stage skip": TYPES,
 }
 ASKING = sorted(way for way, may in WAYS.items() if may == ASKS)
 CARRIED = {
@@ -289,7 +316,7 @@ def found(boss: Any) -> set[str]:
         *_admin(boss),
         *(f"command {name}" for name, app in get_commands().items() if app in OURS),
         *_tasks(),
-        *(f"cli {words}" for words in _commands(cli._parser(), "")),
+        *(f"cli {words}" for words in _commands(cli.make_parser(), "")),
     }
 
 
