@@ -27,6 +27,7 @@ OPERATIONS: list[URLPattern | URLResolver] = [
     path("v1/", include("pipelines.api.effects")),
     path("v1/", include("pipelines.api.artifacts")),
     path("v1/", include("pipelines.api.store")),
+    path("v1/", include("pipelines.api.guarantees")),
     path("v1/", include("pipelines.api.aftermath")),
     path("v1/", include("pipelines.api.imports")),
     path("v1/", include("pipelines.api.account")),

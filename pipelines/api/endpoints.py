@@ -108,9 +108,9 @@ def not_found() -> Refusal:
     return Refusal("not_found", "there is no such thing, or it is not yours to see")
 
 
-def path_ids(names: Mapping[str, str]) -> dict[str, uuid.UUID]:
-    """The ids in a path; what is none is 404."""
-    found = {name: read_id(text) for name, text in names.items()}
+def path_ids(names: Mapping[str, str]) -> dict[str, Any]:
+    """The ids in a path; what is none is 404. A `slug` is what it is called, for the endpoint to look at."""
+    found = {name: text if name == "slug" else read_id(text) for name, text in names.items()}
     if None in found.values():
         raise not_found()
     return {name: one for name, one in found.items() if one is not None}

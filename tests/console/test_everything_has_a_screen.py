@@ -82,6 +82,8 @@ SCREENS = {
     "GET freeze": "blackouts",
     "POST freeze": "freeze",
     "POST freeze/lift": "freeze-lift",
+    "GET guarantees": "guarantees",
+    "GET pipelines/<str:slug>/readiness": "pipeline",
     "GET pipelines": "pipelines",
     "POST pipelines": "pipeline-new",
     "GET releases": "pipeline",

@@ -106,6 +106,24 @@ POLICIES = {
     "stage_id": STAGE,
     "policies": [{"kind": "retry", "winner": {"name": "patient", "rule": {"max_retries": 3}}, "reason": LONG}],
 }
+STATEMENT = {
+    "key": "exactly_once",
+    "standing": "not_promised",
+    "title": "Exactly once",
+    "text": LONG,
+    "because": "",
+    "see": ["docs/explain/guarantees.md"],
+}
+READINESS = {
+    "environment": "production",
+    "release_id": ID,
+    "digest": DIGEST,
+    "runs": 3,
+    "checklist": [
+        {"key": "upserts", "title": "Writes merge", "state": "not_known", "why": LONG, "to_do": "", "see": []}
+    ],
+    "stages": [{"stage": "fetch", "verdict": "declared", "words": "Safe, as it says", "reasons": ["declared: it is."]}],
+}
 WINDOW = ("--from", "2026-05-01T00:00+02:00", "--to", "2026-05-02T00:00+02:00")
 
 
@@ -141,6 +159,8 @@ ANSWERS: dict[str, Any] = {
     **{f"/v1/backfills/{ID}/{verb}": BACKFILL for verb in ("pause", "resume", "cancel")},
     "/v1/audit-events": page(EVENT, EVENT),
     "/pipelines/by-idempotency-key": {"id": ID},
+    "/v1/guarantees": {"statements": [STATEMENT]},
+    "/v1/pipelines/fx-daily/readiness": {"pipeline": "fx-daily", "environments": [READINESS]},
 }
 
 # a command → what is said to it, and the exit code; `--json` is added by the tests
@@ -181,6 +201,7 @@ SAID: dict[str, tuple[tuple[str, ...], int]] = {
     "backfill resume": ((ID, "--override-reason", "it cannot wait"), 0),
     "backfill cancel": ((ID,), 0),
     "audit": (("--outcome", "denied", "--execution-id", ID), 0),
+    "guarantees": (("fx-daily", "--environment", "production"), 0),
     "config show": ((), 0),
     "config path": ((), 0),
     "config set-profile": (("staging", "--token-env", "STAGING"), 0),

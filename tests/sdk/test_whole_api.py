@@ -392,6 +392,9 @@ def test_what_an_administrator_keeps_is_made_once_and_changed(
     assert admin.alike(lambda c: c.releases.activate(release["id"], "first", **once))["status"] == "active"
     assert admin.alike(lambda c: c.releases.get(release["id"]))["definition"]["slug"] == "nightly"
     assert admin.alike(lambda c: c.releases.list(status="active"))["results"][0]["id"] == release["id"]
+    (place,) = admin.alike(lambda c: c.pipelines.readiness("nightly"))["environments"]
+    assert (place["release_id"], place["runs"]) == (release["id"], 0)
+    assert {one["key"] for one in admin.alike(lambda c: c.guarantees.get())["statements"]} > {"exactly_once"}
     assert Release.objects.filter(pipeline__slug="nightly").count() == 1
     policy = admin.alike(lambda c: c.policies.add(name="calm", kind="timeout", rule={"seconds": 5}))
     assert admin.alike(lambda c: c.policies.change(policy["id"], status="paused"))["status"] == "paused"

@@ -11,6 +11,7 @@ from recourse.calls.checkpoints import Checkpoints
 from recourse.calls.dead_letters import DeadLetters
 from recourse.calls.executions import Executions
 from recourse.calls.fleet import SigningKeys, Workers
+from recourse.calls.guarantees import Guarantees
 from recourse.calls.methods import Sender_co
 from recourse.calls.records import AuditEvents, Operations, Reconciliation
 from recourse.calls.runs import Runs
@@ -49,4 +50,5 @@ class Groups(Generic[Sender_co]):
         self.audit_events = AuditEvents(sender)
         self.workers = Workers(sender)
         self.signing_keys = SigningKeys(sender)
+        self.guarantees = Guarantees(sender)
         self.work = Work(sender)

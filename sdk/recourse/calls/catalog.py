@@ -29,6 +29,11 @@ class Pipelines(Group[Sender_co]):
         body = given(slug=slug, name=name, description=description)
         return put("v1/pipelines", body, again="it is made or changed to what is said")
 
+    @asks
+    def readiness(self, slug: str) -> Call[operations.ReadinessView]:
+        """What it lacks, and which of its stages are safe to repeat, in each environment with a release in force."""
+        return read(f"v1/pipelines/{segment(slug)}/readiness")
+
 
 class Releases(Group[Sender_co]):
     """Definitions of a pipeline, as they were registered for an environment."""

@@ -1151,6 +1151,12 @@ class GivenView(TypedDict):
     text: str
 
 
+class GuaranteesView(TypedDict):
+    """What holds of this console and this workspace as they are set now."""
+
+    statements: list[StatementView]
+
+
 class ImportAnswered(TypedDict):
     """Where an answer led. No operation is kept of it, so `operation_id` is null: the attempt and the audit tell.
     `replayed`: it was taken before.
@@ -1736,6 +1742,36 @@ class ProgressView(TypedDict):
     stage_status: str
 
 
+class ReadinessLineView(TypedDict):
+    """One line of the checklist; `see`: documents."""
+
+    key: str
+    title: str
+    # `met`, `not_met`, `not_known`
+    state: str
+    why: str
+    to_do: str
+    see: list[str]
+
+
+class ReadinessPlaceView(TypedDict):
+    """A pipeline in one environment. `runs`: how many of its newest are of this release, and were looked at."""
+
+    environment: str
+    release_id: str
+    digest: str
+    runs: int
+    checklist: list[ReadinessLineView]
+    stages: list[RepeatView]
+
+
+class ReadinessView(TypedDict):
+    """What a pipeline lacks, for each environment in which a release is in force."""
+
+    pipeline: str
+    environments: list[ReadinessPlaceView]
+
+
 class ReasonView(TypedDict):
     """Why a verdict is what it is; the worst reason of all decides."""
 
@@ -1882,6 +1918,21 @@ class ReleaseView(TypedDict):
     reviewed_at: str | None
     # SHA-256 of the code that it was deployed from
     source_digest: str
+
+
+class RepeatView(TypedDict):
+    """Whether a stage is safe to repeat. Every reason says whether it was declared, seen, or is not known."""
+
+    stage: str
+    handler: str
+    # `none`, `idempotent`, `external`
+    effect_mode: str
+    # `none`, `intent`
+    effect_protocol: str
+    # `declared`, `seen`, `doubtful`, `intent`, `asks`, `awaits`
+    verdict: str
+    words: str
+    reasons: list[str]
 
 
 class ReplayRequest(TypedDict):
@@ -2287,6 +2338,18 @@ class Standing(TypedDict):
     expires_at: str | None
     plan_digest: str | None
     replayed: bool
+
+
+class StatementView(TypedDict):
+    """What is guaranteed, could be switched on, or is not guaranteed. `because`: what it hangs on; `see`: documents."""
+
+    key: str
+    # `promised`, `off`, `not_promised`
+    standing: str
+    title: str
+    text: str
+    because: str
+    see: list[str]
 
 
 class SteerBulk(TypedDict):
