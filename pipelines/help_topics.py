@@ -71,6 +71,14 @@ TOPICS = (
         ("docs/reference/api.md", "docs/howto/python-client.md", "docs/howto/command-line.md"),
     ),
     Topic(
+        "mcp",
+        "MCP",
+        "The command recourse mcp serves this console to language models by the Model Context Protocol, as one person:"
+        " they read what that person may read, and an act is a plan first.",
+        (("Your tokens", "console:account"),),
+        ("docs/reference/cli.md",),
+    ),
+    Topic(
         "retries",
         "Retries and resuming",
         "A stage is tried again by its options or a policy; a run that failed only where a policy of kind run retry"

@@ -31,6 +31,7 @@ NAMED = (
     "Workspace",
     "Constraints",
     "REST API",
+    "MCP",
 )
 
 
