@@ -84,11 +84,13 @@ class _Link:
     fingerprint: str
     ending: bool
     status: str
+    goes_on: bool  # it failed, and will be retried by itself
 
     @property
     def may_be_found(self) -> bool:
-        """In another epoch or by a fork: it lives, or has completed."""
-        return self.status == RunStatus.COMPLETED or (self.status not in TERMINAL_RUN and not self.ending)
+        """In another epoch or by a fork: it lives, or will, or has completed."""
+        lives = self.goes_on or self.status not in TERMINAL_RUN
+        return self.status == RunStatus.COMPLETED or (lives and not self.ending)
 
 
 def start(holder: Holder, stage_id: uuid.UUID, execution_id: uuid.UUID, wish: Wish) -> Started | None:
@@ -209,10 +211,13 @@ def _link(moves: Moves, stage: StageRow, wish: Wish, holder: Holder) -> tuple[uu
     return _add(stage, wish, fingerprint, started=child, run_id=child, taken_over=False), True
 
 
+def _link_columns() -> str:
+    return f"l.id, l.run_id, l.started_id, l.epoch, l.fingerprint, l.ending, c.status, {failures.going_on()}"
+
+
 def _current(stage_id: uuid.UUID, key: str) -> _Link | None:
     rows = query(
-        "SELECT l.id, l.run_id, l.started_id, l.epoch, l.fingerprint, l.ending, c.status"
-        " FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id"
+        f"SELECT {_link_columns()} FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id"  # noqa: S608 - ours
         " WHERE l.stage_id = %s AND l.key = %s AND l.is_current",
         [stage_id, key],
     )
@@ -224,10 +229,10 @@ def _of_source(run: Run, stage: str, key: str) -> _Link | None:
     if run.recovered_from_id is None:
         return None
     rows = query(
-        "WITH RECURSIVE source AS (SELECT id, recovered_from_id, 1 AS far FROM pipelines_run WHERE id = %s"
+        "WITH RECURSIVE source AS (SELECT id, recovered_from_id, 1 AS far FROM pipelines_run WHERE id = %s"  # noqa: S608 - ours
         " UNION ALL SELECT r.id, r.recovered_from_id, far + 1 FROM pipelines_run r JOIN source"
         " ON r.id = source.recovered_from_id)"
-        " SELECT l.id, l.run_id, l.started_id, l.epoch, l.fingerprint, l.ending, c.status FROM pipelines_childrun l"
+        f" SELECT {_link_columns()} FROM pipelines_childrun l"
         " JOIN pipelines_run c ON c.id = l.run_id JOIN source ON source.id = l.parent_id"
         " JOIN pipelines_stage s ON s.id = l.stage_id WHERE s.name = %s AND l.key = %s AND l.is_current"
         " ORDER BY source.far LIMIT 1",
@@ -237,16 +242,20 @@ def _of_source(run: Run, stage: str, key: str) -> _Link | None:
 
 
 def _check_settled(earlier: _Link) -> None:
-    """What is begun anew must not repeat an act of which nobody knows whether it was done."""
+    """What is begun anew must not repeat an act of which nobody knows whether it was done, its own or of any run that
+    was started for it."""
     open_effects = query(
-        "SELECT 1 FROM pipelines_effect WHERE run_id = %s AND state IN ('declared', 'unknown')"
-        " AND effect_class <> 'internal_state' LIMIT 1",
+        "WITH RECURSIVE family AS (SELECT %s::uuid AS id UNION SELECT l.run_id FROM pipelines_childrun l"
+        " JOIN family ON l.parent_id = family.id)"
+        " SELECT e.run_id, r.status FROM pipelines_effect e JOIN family ON family.id = e.run_id"
+        " JOIN pipelines_run r ON r.id = e.run_id"
+        " WHERE e.state IN ('declared', 'unknown') AND e.effect_class <> 'internal_state' LIMIT 1",
         [earlier.run_id],
     )
-    if open_effects:
-        detail = f"run {earlier.run_id}, which the key stood for, is {earlier.status}, and what it did outside is"
-        detail += " unknown; reconcile its effects, then retry the stage"
-        raise Refusal("needs_reconciliation", detail, extra={"runId": str(earlier.run_id)})
+    for run_id, status in open_effects:
+        whose = "which the key stood for" if run_id == earlier.run_id else f"begun for {earlier.run_id} of this key"
+        detail = f"run {run_id}, {whose}, is {status}, and what it did outside is unknown; reconcile its effects,"
+        raise Refusal("needs_reconciliation", f"{detail} then retry the stage", extra={"runId": str(run_id)})
 
 
 def _make(moves: Moves, run: Run, stage: StageRow, wish: Wish, holder: Holder) -> uuid.UUID:

@@ -31,7 +31,8 @@ from pipelines.moves import Moves, RunRow, StageRow, event_row, insert_events
 from pipelines.sql import database_now, query
 from pipelines.states import OPEN_DEAD_LETTER, RunStatus, StageState
 from pipelines.transitions import lock_run
-from recovery import forks, operations, revisions, run_retries, run_retry_rows, transitions
+from recovery import begun_anew, forks, operations, revisions, run_retries, run_retry_rows, transitions
+from recovery.dispositions import Verdict
 from recovery.models import Operation, RunRetry
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY, Asked, Plan, check_blackout
 from recovery.run_retries import Failed, Failure
@@ -305,7 +306,12 @@ class _Trial:
         if (verdict := operations.verdict_of(self.actor, operation)) is not None:
             self.verdicts.append(verdict)
             self.events.append(verdict)
-        _check(plan)
+        _check(plan.verdict)
+        if plan.agreements:
+            why = plan.agreements[0].why
+            raise Refusal("approval_stale", f"others must agree to this, and nobody asked them: {why}")
+        again = [line.stage for line in plan.run_again]
+        _check(begun_anew.verdict_on(self.retry.run_id, self.retry.workspace_id, again))
         return operation
 
     def done(self, operation: Operation) -> None:
@@ -326,17 +332,15 @@ class _Trial:
             self.events.append((action, entry))
 
 
-def _check(plan: Plan) -> None:
-    """Refuses what a verdict holds back, and what others must agree to: a policy asks nobody."""
-    verdict = plan.verdict
-    if not verdict.lets_go_on:
-        is_denied = verdict.disposition == Disposition.RECOVERY_DENIED
-        why = f": {verdict.reasons[0].text}" if verdict.reasons else ""
-        detail = f"this is denied{why}" if is_denied else f"a person must look at this first{why}"
-        told = {"disposition": verdict.disposition.value, "reasons": verdict.reasons_json()}
-        raise Refusal("recovery_denied" if is_denied else "operator_review_required", detail, extra=told)
-    if plan.agreements:
-        raise Refusal("approval_stale", f"others must agree to this, and nobody asked them: {plan.agreements[0].why}")
+def _check(verdict: Verdict) -> None:
+    """Refuses what a verdict holds back: a policy asks nobody."""
+    if verdict.lets_go_on:
+        return
+    is_denied = verdict.disposition == Disposition.RECOVERY_DENIED
+    why = f": {verdict.reasons[0].text}" if verdict.reasons else ""
+    detail = f"this is denied{why}" if is_denied else f"a person must look at this first{why}"
+    told = {"disposition": verdict.disposition.value, "reasons": verdict.reasons_json()}
+    raise Refusal("recovery_denied" if is_denied else "operator_review_required", detail, extra=told)
 
 
 def _in_place(trial: _Trial) -> None:
