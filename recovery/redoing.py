@@ -1,7 +1,8 @@
 """Whether a backfill may do a tick once more that has had a run: judged by all that any run of the tick did outside.
 
-As a replay is: every effect of every run of the tick, and of whatever was forked from those, must be cleared, and no
-stage that the new run would do outside may have acted there unseen. What is not cleared is withheld; its way is a
+As a replay is: every effect of every run of the tick, of whatever was forked from those, and of the runs that their
+stages started, must be cleared, and no stage that the new run would do outside may have acted there unseen: what was
+started is started anew, since the new run knows nothing of it. What is not cleared is withheld; its way is a
 replay, which people can look at one by one. So is a tick of which a run goes on elsewhere, as a fork, and one whose
 run was removed while the release acts outside: nobody can say any more what that run did. Asked when it is planned and
 again, under the runs' locks, when the tick is claimed. Set-based: ten thousand ticks take a few statements. Serves
@@ -54,7 +55,7 @@ def withheld(
     if lock:
         runs = _locked(trigger_id, instants, runs)
     effects = world.effects_of_runs([row.run for row in runs], workspace_id)
-    unseen = _acted_unseen([row.run for row in runs], definition)
+    unseen = _acted_unseen(runs, definition)
     facts: dict[datetime, list[EffectFact]] = defaultdict(list)
     reasons: dict[datetime, list[Reason]] = defaultdict(list)
     about: dict[datetime, dict[str, uuid.UUID]] = defaultdict(dict)  # which run has which effect; under blank: unseen
@@ -82,19 +83,24 @@ class _Row(NamedTuple):
     at: datetime
     run: uuid.UUID
     status: str
+    is_child: bool  # started by a run of the tick, or for such a one: by another release
 
 
 def _runs(trigger_id: uuid.UUID, instants: Sequence[datetime]) -> list[_Row]:
-    """Every run of these ticks, superseded ones too, and all that was forked from them, forks of forks too."""
+    """Every run of these ticks, superseded ones too, all that was forked from them, and all that any of these started,
+    forks of forks and children of children too."""
     rows = planned(
         "WITH RECURSIVE family AS ("
-        " SELECT tick_at AS at, id, status FROM pipelines_run"
+        " SELECT tick_at AS at, id, status, false AS is_child FROM pipelines_run"
         " WHERE trigger_id = %s AND tick_at = ANY(%s::timestamptz[])"
-        " UNION SELECT f.at, r.id, r.status FROM family f JOIN pipelines_run r ON r.recovered_from_id = f.id)"
-        " SELECT at, id, status FROM family ORDER BY at, id",
+        " UNION SELECT f.at, r.id, r.status, f.is_child OR one.is_child FROM family f CROSS JOIN LATERAL ("
+        " SELECT id, false AS is_child FROM pipelines_run WHERE recovered_from_id = f.id"
+        " UNION ALL SELECT started_id, true FROM pipelines_childrun WHERE parent_id = f.id) one"
+        " JOIN pipelines_run r ON r.id = one.id)"
+        " SELECT at, id, status, is_child FROM family ORDER BY at, id",
         [trigger_id, list(instants)],
     )
-    return [_Row(at.astimezone(UTC), run, status) for at, run, status in rows]
+    return [_Row(at.astimezone(UTC), *told) for at, *told in rows]
 
 
 def _locked(trigger_id: uuid.UUID, instants: Sequence[datetime], runs: list[_Row]) -> list[_Row]:
@@ -124,15 +130,19 @@ def _gone(
             yield at.astimezone(UTC), str(run)
 
 
-def _acted_unseen(run_ids: Sequence[uuid.UUID], definition: Mapping[str, Any]) -> dict[uuid.UUID, list[Reason]]:
-    """By run: its stages that acted outside without saying what, and would act there again (O26)."""
+def _acted_unseen(runs: Sequence[_Row], definition: Mapping[str, Any]) -> dict[uuid.UUID, list[Reason]]:
+    """By run: its stages that acted outside without saying what, and would act there again (O26). Of a child all count:
+    what its pipeline will be then is not known."""
     outside = [stage["name"] for stage in definition["stages"] if stage.get("effect_mode") == "external"]
+    own = [row.run for row in runs if not row.is_child] if outside else []
+    started = [row.run for row in runs if row.is_child]
     found: dict[uuid.UUID, list[Reason]] = defaultdict(list)
-    if outside:
+    if own or started:
         for run, name in planned(
-            "SELECT run_id, name FROM pipelines_stage WHERE run_id = ANY(%s) AND effect_mode = 'external'"
-            " AND effect_protocol = 'none' AND attempt_number > 0 AND name = ANY(%s::text[]) ORDER BY run_id, position",
-            [list(run_ids), outside],
+            "SELECT run_id, name FROM pipelines_stage WHERE (run_id = ANY(%s) AND name = ANY(%s::text[])"
+            " OR run_id = ANY(%s)) AND effect_mode = 'external'"
+            " AND effect_protocol = 'none' AND attempt_number > 0 ORDER BY run_id, position",
+            [own, outside, started],
         ):
             found[run].append(undeclared(name))
     return found

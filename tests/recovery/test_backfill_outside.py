@@ -10,14 +10,16 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from pipelines import retention
+from pipelines import children, retention
 from pipelines.access import Actor
+from pipelines.children import Wish
+from pipelines.creation import Intent
 from pipelines.models import Application, Environment, Run, Tick, Trigger
 from recovery import backfill_work, backfills, forks
 from recovery.models import Backfill, BackfillTick
 from recovery.screens import backfill_lines
 from recovery.states import OperationKind
-from tests.cast import Api, Hand, Person
+from tests.cast import Api, Hand, Person, stage_of
 from tests.clock import Clock
 from tests.recovery.backfilled import finish, pipeline_of, runs_of, states, trigger_of, wish
 from tests.recovery.stories import EXTERNAL, clear, effect_of
@@ -117,6 +119,44 @@ def test_a_stage_that_acted_without_saying_what_is_not_done_again(
     assert "never declared" in told["withheld_ticks"][0]["message"]
     pipeline_of(people["admin"].actor, environment, "send", slug="mails")
     assert backfills.preview(again(trigger), operator).total_ticks == 1
+
+
+@pytest.mark.parametrize("ended", ["completed", "failed", "unseen", "unfinished"])
+def test_a_tick_whose_run_had_others_act_outside_is_not_done_again(
+    people: dict[str, Person],
+    environment: Environment,
+    application: Application,
+    operator: Actor,
+    hand: Hand,
+    new_hand: Callable[..., Hand],
+    ended: str,
+) -> None:
+    """O26, F129, I11: the tick's own stage did nothing outside; the run that it started did, and the new run, which
+    knows nothing of that one, would start it anew."""
+    trigger = trigger_of(people["admin"].actor, environment, application, "bill", slug="bills")
+    backfills.start(wish(trigger, *WINDOW, max_concurrent=3), operator)
+    jobs, helper = hand.pull(3), new_hand("helper", "Child")
+    work = {"name": "charge", "handler": "Child", "effect_mode": "external" if ended == "unseen" else "idempotent"}
+    started = children.start(
+        hand.holder,
+        jobs[0].stage.id,
+        jobs[0].attempt_id,
+        Wish("charge", Intent(name="charges", stages=[stage_of(work)]), on_parent_end="leave"),
+    )
+    assert started is not None
+    if ended != "unfinished":
+        job = helper.take()
+        if ended != "unseen":
+            effect_of(Run.objects.get(id=started.child.run_id), "charge", "committed")
+        helper.report(job, "failed" if ended == "failed" else "succeeded")
+    for job in jobs:
+        hand.report(job, "failed", error_code="BUSINESS_REJECTED", retryable=False)
+    backfills.carry_on()
+    told = backfills.preview(again(trigger), operator).answer()
+    assert (told["total_ticks"], told["withheld"]) == (2, 1)
+    assert told["withheld_ticks"][0]["execution_id"] == str(started.child.run_id)
+    code = "execution_state_invalid" if ended == "unfinished" else "operator_review_required"
+    assert told["withheld_ticks"][0]["code"] == code
 
 
 def test_what_is_told_after_the_plan_is_heeded_when_the_tick_is_claimed(
