@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,3 +64,14 @@ def assistant(*options: str, **environment: str) -> Iterator[Assistant]:
     )
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(command)) as client:
         yield Assistant(portal, client)
+
+
+@contextmanager
+def over_http(url: str, **headers: str) -> Iterator[Assistant]:
+    """One who talks with a server that runs already; the headers go with every request."""
+    http = httpx2.AsyncClient(headers=headers, timeout=60)
+    made = Client(streamable_http_client(url, http_client=http))
+    with start_blocking_portal() as portal:
+        with portal.wrap_async_context_manager(made) as client:
+            yield Assistant(portal, client)
+        portal.call(http.aclose)

@@ -362,3 +362,25 @@ def test_an_unknown_channel_is_refused_and_named(web: Web, people: dict[str, Per
     answer = httpx.get(f"{web[0]}/v1/executions", headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (400, "validation_error")
     assert "X-Recourse-Channel" in answer.json()["errors"]
+
+
+def test_what_is_sensitive_stays_so_and_an_application_may_only_start(
+    web: Web, serve: Serve, as_role: Serve, api_key: str
+) -> None:
+    """P89: secrets are not told to a model. A key starts, reads and waits; what people do needs a person."""
+    call = serve(api_key=api_key)
+    stages = [{"stageName": "a", "stageHandlerName": "Nobody"}]
+    context = [{"key": "pin", "value": "s3cret", "isSensitive": True}]
+    told = call.plan("start_run", idempotency_key="k", name="n", stages=stages)
+    made = call("start_run", **told)["answer"]
+    with SyncClient(web[0], api_key) as client:
+        kept = client.runs.create(idempotency_key="s", name="n", stages=stages, context=context)["pipeline"]["id"]
+    assert "s3cret" not in json.dumps(call.read("get_run", execution_id=kept))
+    assert "s3cret" not in json.dumps(as_role("admin").read("get_run", execution_id=kept))
+    run = made["pipeline"]["id"]
+    assert call.read("wait_for_run", execution_id=run, timeout_seconds=0)["is_terminal"] is False
+    told = call("cancel_run", execution_id=run)
+    assert (told["outcome"], told["code"]) == ("refused", "unauthorized")
+    assert Run.objects.get(id=run).status != "cancelled"
+    taken = call.plan("start_run", idempotency_key="k", name="other", stages=stages)
+    assert call("start_run", **taken)["code"] == "idempotency_conflict"
