@@ -76,7 +76,7 @@ TOPICS = (
         "The command recourse mcp serves this console to language models by the Model Context Protocol, as one person:"
         " they read what that person may read, and an act is a plan first.",
         (("Your tokens", "console:account"),),
-        ("docs/reference/cli.md",),
+        ("docs/howto/mcp.md", "docs/reference/cli.md"),
     ),
     Topic(
         "retries",

@@ -16,7 +16,7 @@ from recourse.terminal.parsing import command, moment
 from recourse.terminal.watching import PATIENCE, add_every
 
 OUTCOMES = ("allowed", "denied", "failed", "no_op")
-CHANNELS = ("console", "api", "admin", "command", "application")
+CHANNELS = ("console", "api", "mcp", "admin", "command", "application")
 FOLLOWED = 50  # events of a look; what is beyond is read page by page
 
 EVENTS = (
