@@ -55,20 +55,20 @@ def save(
     """In the transaction of the moves: these links are waited for, the stages in `awaited` wait no longer, these
     parents and children have ended. What follows from that is done once it has committed."""
     if links or awaited or parents:
+        told = {"links": list(links), "awaited": list(awaited), "parents": list(parents)}
+        due = query(
+            "SELECT id FROM pipelines_childrun WHERE id = ANY(%(links)s)"
+            " OR (stage_id = ANY(%(awaited)s) AND is_current AND awaited) OR parent_id = ANY(%(parents)s)"
+            " ORDER BY id FOR NO KEY UPDATE",
+            told,
+        )
+        # a statement of its own, after the lock: it sees what those who held the links have done about their runs
         execute(
-            """
-            WITH due AS MATERIALIZED (
-                SELECT id FROM pipelines_childrun WHERE id = ANY(%(links)s)
-                    OR (stage_id = ANY(%(awaited)s) AND is_current AND awaited) OR parent_id = ANY(%(parents)s)
-                ORDER BY id FOR NO KEY UPDATE
-            )
-            UPDATE pipelines_childrun l SET awaited = l.id = ANY(%(links)s) AND l.parent_id <> ALL(%(parents)s),
-                ending = l.ending OR (l.parent_id = ANY(%(parents)s) AND l.on_parent_end = 'cancel'
-                    AND EXISTS (SELECT FROM pipelines_run c WHERE c.id = l.run_id
-                        AND c.status NOT IN ('completed', 'failed', 'cancelled')))
-            FROM due WHERE l.id = due.id
-            """,
-            {"links": list(links), "awaited": list(awaited), "parents": list(parents)},
+            "UPDATE pipelines_childrun l SET awaited = l.id = ANY(%(links)s) AND l.parent_id <> ALL(%(parents)s),"
+            " ending = l.ending OR (l.parent_id = ANY(%(parents)s) AND l.on_parent_end = 'cancel'"
+            " AND EXISTS (SELECT FROM pipelines_run c WHERE c.id = l.run_id"
+            " AND c.status NOT IN ('completed', 'failed', 'cancelled'))) WHERE l.id = ANY(%(due)s)",
+            told | {"due": [link for (link,) in due]},
         )
     ended, over, again = sorted(children), sorted(parents), sorted(waiting)
     transaction.on_commit(lambda: _follow_up(ended, over, again, actor), robust=True)

@@ -150,7 +150,8 @@ def look(
 def follow_fork(source: Run, target: uuid.UUID, actor: str) -> None:
     """A child was forked: where its links say so, the fork counts from now on, and the parent's events tell it (F38).
 
-    In the transaction that makes the fork, which holds its source's lock.
+    In the transaction that makes the fork, which holds its source's lock. What was to be cancelled with its parent was
+    the run that has ended meanwhile, not what somebody makes of it since.
     """
     if source.parent_id is None:
         return
@@ -162,9 +163,10 @@ def follow_fork(source: Run, target: uuid.UUID, actor: str) -> None:
                 FROM pipelines_run r JOIN lineage ON r.id = lineage.recovered_from_id
         ), due AS MATERIALIZED (
             SELECT id, run_id FROM pipelines_childrun WHERE started_id IN (SELECT id FROM lineage)
-                AND is_current AND follow = 'fork' ORDER BY id FOR NO KEY UPDATE
+                ORDER BY id FOR NO KEY UPDATE -- all at once: who holds some may not wait for others
         )
-        UPDATE pipelines_childrun l SET run_id = %(target)s FROM due WHERE l.id = due.id
+        UPDATE pipelines_childrun l SET run_id = %(target)s, ending = false FROM due
+            WHERE l.id = due.id AND l.is_current AND l.follow = 'fork'
         RETURNING l.parent_id, l.stage_id, l.key, due.run_id
         """,
         {"source": source.id, "target": target},

@@ -48,6 +48,7 @@ from recovery.states import (
 log = structlog.get_logger(__name__)
 CHANNEL = "policy"
 STOP = "run_retry.stop"
+ENDED_WITH_PARENT = "the run that had started it has ended, and it was to end with that"
 MOST_LOOKED_AT = 10_000  # that are due, each sweep
 
 
@@ -205,6 +206,11 @@ def _settle(due: _Due) -> bool:
                     made = _as_new_run(trial)
                 else:
                     _in_place(trial)
+                if run.parent_id is not None and _ended_meanwhile(run, made):
+                    raise _ParentEnded
+        except _ParentEnded:
+            run_retry_rows.call_off({run.id: ENDED_WITH_PARENT}, "")
+            return True
         except Refusal as refusal:
             if refusal.code == "blackout_active":
                 return False
@@ -230,8 +236,8 @@ def _overtaken(retry: RunRetry, run: RunRow) -> str:
     ended = datetime.fromisoformat(run.finished_at) if isinstance(run.finished_at, str) else run.finished_at
     if ended != retry.failed_at:
         return "the run was gone on with, and failed again"
-    if run.parent_id is not None and _ended_with_parent(run):
-        return "the run that had started it has ended, and it was to end with that"
+    if run.parent_id is not None and _ended_with_parent([run.id]):
+        return ENDED_WITH_PARENT
     policy = Policy.objects.filter(id=retry.policy, workspace_id=retry.workspace_id).first()
     if policy is None:
         return f"policy {retry.policy_name} is there no more"
@@ -243,11 +249,23 @@ def _overtaken(retry: RunRetry, run: RunRow) -> str:
     return ""
 
 
-def _ended_with_parent(run: RunRow) -> bool:
+class _ParentEnded(Exception):
+    """Raised to undo what was done for a child that was to end with its parent, which has ended."""
+
+
+def _ended_meanwhile(run: RunRow, made: uuid.UUID | None) -> bool:
+    """Whether the parent has ended, asked last and with the links locked: an end that comes after that finds the child
+    alive, and cancels it. Whoever holds links waits for nothing more."""
+    mine = [run.id, *([made] if made else [])]
+    query("SELECT id FROM pipelines_childrun WHERE run_id = ANY(%s) ORDER BY id FOR NO KEY UPDATE", [mine])
+    return _ended_with_parent(mine)
+
+
+def _ended_with_parent(runs: Sequence[uuid.UUID]) -> bool:
     rows = query(
         "SELECT bool_and(l.on_parent_end = 'cancel' AND p.status IN ('completed', 'failed', 'cancelled'))"
-        " FROM pipelines_childrun l JOIN pipelines_run p ON p.id = l.parent_id WHERE l.run_id = %s",
-        [run.id],
+        " FROM pipelines_childrun l JOIN pipelines_run p ON p.id = l.parent_id WHERE l.run_id = ANY(%s)",
+        [list(runs)],
     )
     return bool(rows[0][0])
 

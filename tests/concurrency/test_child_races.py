@@ -5,26 +5,30 @@ Every round ends without a sweep's help, but where it says so.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 
-from pipelines import children
+from pipelines import awaited_runs, children
 from pipelines.access import Actor
 from pipelines.children import Started, Wish
 from pipelines.creation import Intent
 from pipelines.errors import Refusal
 from pipelines.jobs import Job
-from pipelines.models import ChildRun, Run, Stage
-from pipelines.sql import execute
+from pipelines.models import ChildRun, Run, Stage, Workspace
+from pipelines.sql import execute, query
 from pipelines.sweeps import sweep
 from pipelines.transitions import cancel_run
-from recovery import forks
+from recovery import forks, run_retry_work
 from recovery.states import OperationKind
 from tests.cast import Hand, stage_of
+from tests.clock import Clock
 from tests.concurrency.crew import Crew, refusals
+from tests.recovery.retried import policy_of
 
 StartRun = Callable[..., Run]
 ROUNDS = 10
@@ -196,3 +200,78 @@ def test_a_child_that_is_forked_while_its_parent_parks_or_ends(
             link = ChildRun.objects.get(parent=run)
             assert Run.objects.get(id=link.run_id).status in ("failed", "cancelled", "queued")
             helpers[0].finish()
+
+
+def blocked_or(done: Callable[[], bool]) -> None:
+    """Waits until another connection waits for a lock, or `done`."""
+    until = time.monotonic() + 20
+    while not done() and time.monotonic() < until:
+        if query("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"):
+            return
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("first", ["retry", "retry with links", "parent"])
+@pytest.mark.parametrize("mode", ["resume", "new_run"])
+def test_a_child_is_not_retried_past_the_end_of_its_parent(
+    crew: Crew,
+    start_run: StartRun,
+    hand: Hand,
+    helpers: list[Hand],
+    operator: Actor,
+    workspace: Workspace,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    first: str,
+) -> None:
+    """F73: the retry looks whether the parent has ended, the end whether a child lives; at the same instant neither
+    sees the other's writes. Whichever commits last does: the child is cancelled, or not retried."""
+    policy_of(workspace, mode=mode)
+    run = start_run()
+    job = hand.take()
+    child = spawn(hand, job).child
+    helpers[0].report(helpers[0].take(), "failed", error_code="UPSTREAM_DOWN")
+    clock.advance(60)
+    held, go = threading.Event(), threading.Event()
+
+    def pausing(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def outer(*args: Any, **named: Any) -> Any:
+            found = inner(*args, **named)
+            if not held.is_set():
+                held.set()
+                go.wait(20)
+            return found
+
+        return outer
+
+    if first != "parent":
+        name = "_in_place" if mode == "resume" else "_as_new_run"
+        if first == "retry with links":
+            name = "_ended_meanwhile"
+        monkeypatch.setattr(run_retry_work, name, pausing(getattr(run_retry_work, name)))
+        acts: list[Callable[[], Any]] = [run_retry_work.carry_on, partial(cancel_run, run.id, actor=operator)]
+    else:
+        monkeypatch.setattr(awaited_runs, "save", pausing(awaited_runs.save))
+        acts = [partial(cancel_run, run.id, actor=operator), run_retry_work.carry_on]
+    ended = threading.Event()
+
+    def second() -> Any:
+        held.wait(20)
+        found = acts[1]()
+        ended.set()
+        return found
+
+    def letting_go() -> None:
+        held.wait(20)
+        blocked_or(ended.is_set)
+        go.set()
+
+    crew.at_once(acts[0], second, letting_go)
+    sweep()
+    run_retry_work.carry_on()
+    run.refresh_from_db()
+    assert run.status == "cancelled"
+    family = Run.objects.filter(id=child.run_id) | Run.objects.filter(recovered_from=child.run_id)
+    assert {one.status for one in family} <= {"failed", "cancelled"}
+    assert not helpers[0].pull(9)
