@@ -485,3 +485,20 @@ def test_a_backfill_by_an_operator_in_production_awaits_approval(shell: Shell, s
     assert (status, answer["status"], answer["dispatched"]) == (202, "awaiting_approval", 0)
     assert [tick["status"] for tick in answer["ticks"]] == ["pending"] * 3
     assert not Run.objects.exists()
+
+
+def test_the_six_actions_of_the_document(shell: Shell, triage: Triage, failed: str, summary: Trigger) -> None:
+    """O1: pause, resume, look at a checkpoint, rerun from one, replay from the beginning, backfill missed windows; and
+    looking is no act.
+    """
+    run_id = triage.start()
+    triage.work(1)
+    acts = ((PAUSE, run_id), (SNAPSHOT, run_id), (RESUME, run_id), (RERUN, failed), (REPLAY, failed))
+    answers = [told(shell(example, run, "release_manager"))[0] for example, run in acts]
+    assert answers == [200, 200, 200, 201, 201]
+    filling = of_trigger(BACKFILL, summary).replace('"dry_run": true', '"dry_run": false')
+    status, answer = told(shell(filling, "", "release_manager"))
+    assert (status, answer["dispatched"]) == (201, 3)
+    kinds = Operation.objects.order_by("created_at").values_list("kind", flat=True)
+    assert list(kinds) == ["pause", "resume", "rerun", "replay"]
+    assert Backfill.objects.count() == 1
