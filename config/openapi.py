@@ -96,6 +96,11 @@ def schema(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
+def application(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(_application_text(), content_type="application/json")
+
+
+@require_safe
 def docs(request: HttpRequest) -> HttpResponse:
     return render(request, "api/docs.html")
 
@@ -103,6 +108,11 @@ def docs(request: HttpRequest) -> HttpResponse:
 @cache
 def _text() -> str:
     return json.dumps(operations_schema())
+
+
+@cache
+def _application_text() -> str:
+    return json.dumps(application_schema())
 
 
 def _document(

@@ -16,6 +16,7 @@ urlpatterns = [
     *openapi.APPLICATION,
     *openapi.OPERATIONS,
     path("v1/schema", openapi.schema),
+    path("v1/application-schema", openapi.application),
     path("v1/docs", openapi.docs),
 ]
 

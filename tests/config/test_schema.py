@@ -162,6 +162,15 @@ def test_the_document_names_every_route_of_v1(client: Client) -> None:
     assert document["components"]["securitySchemes"]["person"] == {"type": "http", "scheme": "bearer"}
 
 
+def test_who_writes_a_worker_finds_its_document_too(client: Client) -> None:
+    answer = client.get("/v1/application-schema")
+    assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
+    document = answer.json()
+    assert document["info"]["title"] == "Recourse application API"
+    assert {"/jobs/pull", "/workers/bootstrap", "/pipelines/idempotent"} <= document["paths"].keys()
+    assert document["components"]["securitySchemes"]["worker"]["name"] == "X-Worker-Session"
+
+
 def test_the_documents_speak_of_no_rule_by_its_number() -> None:
     """Docstrings name the rules that they serve; whoever calls has never seen those."""
     for document in (operations_schema(), application_schema()):
@@ -188,6 +197,6 @@ def test_what_the_page_loads_is_there(client: Client) -> None:
         assert finders.find(source), source
 
 
-@pytest.mark.parametrize("path", ["/v1/schema", "/v1/docs"])
+@pytest.mark.parametrize("path", ["/v1/schema", "/v1/application-schema", "/v1/docs"])
 def test_the_documents_are_only_read(client: Client, path: str) -> None:
     assert client.post(path).status_code == 405

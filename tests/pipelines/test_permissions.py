@@ -143,7 +143,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("POST", "dead-letters/<str:letter_id>/redrive"): OPERATORS,
     ("POST", "dead-letters/<str:letter_id>/discard"): OPERATORS,
 }
-FOR_EVERYBODY = {"schema", "docs"}  # they tell what the API looks like and nothing of anybody
+FOR_EVERYBODY = {"schema", "application-schema", "docs"}  # they tell what the API looks like and nothing of anybody
 KINDS_FOR_KEYS = ("executions", "stages", "backfills", "artifacts", "store")
 FOR_KEYS = {
     route
