@@ -63,7 +63,7 @@ def test_every_tutorial_is_followed_by_a_test() -> None:
 
 
 def test_an_idempotent_pipeline(reader: Reader) -> None:
-    """N7, N12, N16, N19, N20, N23, N24: a busy shop costs no attempt; invoked again from outside, by REST and after a
+    """N7, N12, N19, N20, N23, N24: a busy shop costs no attempt; invoked again from outside, by REST and after a
     failure, the rows are one for each invoice and each receipt is printed once. Nothing is tried again unasked (N1).
     """
     reader.follow("1-an-idempotent-pipeline.md")
@@ -113,7 +113,8 @@ def test_a_celery_task_moves_in(reader: Reader) -> None:
 
 def test_a_page_is_read_as_its_reader_reads_it() -> None:
     page = (
-        "One file.\n\n`one.py`, small:\n\n```python\nx = 1\n```\n\nText.\n\n```sh\npython one.py\n```\n\n```\n1 …\n```\n\n"
+        "One file.\n\n`one.py`, small:\n\n```python\nx = 1\n```\n\nText.\n\n```sh\npython one.py\n```\n\n"
+        "```\n1 …\n```\n\n"
         "In a second terminal, in the folder:\n\n```sh\nserve\n```\n"
     )
     assert list(steps_of(page)) == [
