@@ -57,12 +57,14 @@ class Assistant:
 
 
 @contextmanager
-def assistant(*options: str, **environment: str) -> Iterator[Assistant]:
-    """One who talks with a process of its own. `environment`: RECOURSE_URL, RECOURSE_TOKEN and the like."""
+def assistant(*options: str, speaks: str = "auto", **environment: str) -> Iterator[Assistant]:
+    """One who talks with a process of its own. `environment`: RECOURSE_URL, RECOURSE_TOKEN and the like. `speaks`:
+    `legacy` is the protocol with its handshake, as of before 2026.
+    """
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "recourse", "mcp", *options], env=environment, cwd=ROOT
     )
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(command)) as client:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Client(command, mode=speaks)) as client:
         yield Assistant(portal, client)
 
 

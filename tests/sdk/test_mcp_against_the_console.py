@@ -302,7 +302,8 @@ def test_gates_are_decided_on_what_was_shown(as_role: Serve, start_run: Callable
     (gate,) = approver.read("list_approvals", view="mine", type="gate")["results"]
     told = approver.plan("decide_approval", approval_id=gate["id"], approved=True)
     assert told["plan_digest"].startswith("seen-"), "the console has no digest for a gate"
-    assert approver("decide_approval", **told | {"approved": False, "reason": "so"})["code"] == "plan_changed"
+    for other in ({"approved": False}, {"plan_digest": "0" * 64}, {"plan_digest": "seen-" + "0" * 64}):
+        assert approver("decide_approval", **told | other | {"reason": "so"})["code"] == "plan_changed"
     assert approver("decide_approval", **told | {"reason": "so"})["answer"]["state"] == "approved"
 
 
@@ -336,6 +337,14 @@ def test_backfills_and_bulks_are_steered(
     moved = manager("cancel_backfill", **told | {"reason": "so"})
     assert moved["code"] == "plan_changed", "it was running, and is paused"
     assert moved["plan"]["as_it_stands"]["status"] == "paused"
+    for name, of in (
+        ("cancel_backfill", {"backfill_id": backfill}),
+        ("resume_backfill", {"backfill_id": backfill}),
+        ("start_backfill", {"trigger_binding_id": trigger, **window}),
+        ("withdraw_approval", {"approval_id": unknown_id()}),
+    ):
+        for made_up in ("0" * 64, "seen-" + "0" * 64):
+            assert manager(name, **of, plan_digest=made_up, reason="so")["code"] == "plan_changed", name
     manager.does("resume_backfill", backfill_id=backfill)
     assert manager.does("cancel_backfill", backfill_id=backfill)["status"] in ("cancelled", "cancelling")
     runs = [str(start_run("first").id) for _ in range(2)]
@@ -384,3 +393,36 @@ def test_what_is_sensitive_stays_so_and_an_application_may_only_start(
     assert Run.objects.get(id=run).status != "cancelled"
     taken = call.plan("start_run", idempotency_key="k", name="other", stages=stages)
     assert call("start_run", **taken)["code"] == "idempotency_conflict"
+
+
+def test_what_a_cancel_left_is_settled_and_a_run_is_kept_from_retrying_itself(
+    as_role: Serve, web: Web, people: dict[str, Person], start_run: Callable[..., Run], hand: Hand
+) -> None:
+    """N1, R38: both have no dry run at the console, and are planned here."""
+    with SyncClient(web[0], token=people["admin"].token) as client:
+        rule = {"mode": "resume", "max_retries": 3, "retry_interval": 3600}
+        client.policies.add(name="nights", kind="run_retry", rule=rule, match={})  # type: ignore[arg-type]
+    manager = as_role("release_manager")
+    left = start_run({"name": "first", "effect_mode": "external"})
+    hand.take()
+    manager.does("cancel_run", execution_id=str(left.id))
+    (item,) = manager.read("list_remains", execution_id=str(left.id))["results"]
+    told = manager.plan("settle_remains", execution_id=str(left.id), item_id=item["id"], note="it is over")
+    assert manager.read("list_remains", execution_id=str(left.id), settled=False)["results"]
+    assert manager("settle_remains", **told | {"reason": "so"})["answer"]["note"] == "it is over"
+
+    failed = str(start_run("first").id)
+    hand.report(hand.take(), "failed", error_code="UPSTREAM_DOWN")
+    assert manager.read("get_run", execution_id=failed)["run_retry"]["status"] == "due"
+    assert manager.read("wait_for_run", execution_id=failed, timeout_seconds=0)["is_terminal"] is False
+    told = manager.plan("stop_run_retry", execution_id=failed)
+    assert manager.read("get_run", execution_id=failed)["run_retry"]["status"] == "due"
+    assert manager("stop_run_retry", **told | {"reason": "so"})["answer"]["status"] == "called_off"
+    assert manager.read("wait_for_run", execution_id=failed, timeout_seconds=0)["is_terminal"] is True
+
+
+def test_every_tool_is_called_here() -> None:
+    """N24: those that read by their table, those that act by their names."""
+    text = Path(__file__).read_text()
+    acting = {name for name, tool in TOOLS.items() if tool.kind != "read"}
+    assert {name for name in acting if f'"{name}"' not in text} == set()

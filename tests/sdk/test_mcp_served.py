@@ -14,7 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from mcp import MCPError
 from recourse import cli
+from recourse.mcp_server.tools import TOOLS
 
 from pipelines.models import AuditEvent, Run
 from tests.cast import Person
@@ -79,6 +81,16 @@ def test_a_profile_says_which_console_and_as_whom(home: Path, server: ProtocolSe
     with assistant("--profile", "here", HOME=str(home), XDG_CONFIG_HOME=str(home)) as call:
         call("get_run", execution_id="r")
     assert [path for path, _ in server.requests] == ["/v1/executions/r"]
+
+
+@pytest.mark.parametrize("speaks", ["legacy", "2026-07-28"])
+def test_older_programs_are_served_as_newer_ones(home: Path, server: ProtocolServer, speaks: str) -> None:
+    with assistant(speaks=speaks, RECOURSE_URL=server.url, RECOURSE_TOKEN=TOKEN, HOME=str(home)) as call:
+        assert set(call.tools()) == set(TOOLS) - {"start_run"}
+        assert call.client.server_info is None or call.client.server_info.name == "recourse"
+        assert call("get_run", execution_id="r")["outcome"] == "refused"
+        with pytest.raises(MCPError, match="no tool 'drop_database'"):
+            call("drop_database")
 
 
 def test_a_console_that_is_away_is_an_unknown_outcome_with_its_key(home: Path) -> None:

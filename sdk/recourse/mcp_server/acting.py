@@ -61,7 +61,7 @@ async def _act(client: Client, tool: Tool, given: Mapping[str, Any]) -> Answer:
     if not reason or reason == WHY:
         return answers.refused("validation_error", "reason: say why", errors={"reason": ["say why it is done"]})
     carried = {"client_request_id": key}
-    if digest.startswith(OWN):
+    if digest.startswith(OWN) or tool.bound or not has_dry_run(tool):
         plan, now = await _plan(client, tool, asked)
         if now != digest:
             return _changed(plan, now)
