@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Literal, Protocol, TypeVar
+from urllib.parse import quote
 
 from recourse import clock
 from recourse.context import StageContext
@@ -22,6 +23,7 @@ from recourse.errors import StageFailure
 T = TypeVar("T")
 Op = Literal["insert", "upsert"]
 Row = Mapping[str, Any]
+LEAST_SECRET, HIDDEN = 4, "[hidden]"  # shorter ones are none, and stand in half of all words
 LOOK_EVERY_SECONDS = 0.1  # how soon a wait hears that the attempt is to stop
 # How an attempt ends that an adapter could not serve. Policies and retry options name these codes.
 BUSY = "RATE_LIMIT_EXCEEDED"
@@ -86,11 +88,28 @@ class Adapter(Protocol):
 class Ground:
     """The attempt that an adapter works in, under its connector's name: effects, waits, whether to stop."""
 
-    def __init__(self, stage: StageContext, name: str, recipient: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        stage: StageContext,
+        name: str,
+        recipient: Mapping[str, str] | None = None,
+        secrets: list[str] | None = None,
+    ) -> None:
         self.stage = stage
         self.name = name
+        self.secrets = [] if secrets is None else secrets  # what is told to nobody, more of it as it becomes known
         self._recipient = recipient
         self._acts: Counter[str] = Counter()
+
+    def hide(self, text: str, *, cut: bool = False) -> str:
+        """What others said, without the secrets of this connector: providers say back what they refuse. `cut`: the text
+        breaks off, perhaps within one.
+        """
+        hidden = sorted({form for one in self.secrets for form in (one, quote(one, safe=""))}, key=len, reverse=True)
+        for one in hidden:
+            if len(one) >= LEAST_SECRET:
+                text = text.replace(one, HIDDEN)
+        return text[: -len(hidden[0])] if cut and hidden else text
 
     def look(self) -> None:
         """Before anything is sent. Raises `Stopped` once the attempt is to stop, `StageFailure` where it goes to

@@ -30,16 +30,18 @@ VARIABLE = "RECOURSE_CONNECTORS"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 RESERVED = frozenset({"names", "of"})
 RECIPIENT = ("organisation", "service", "billing", "retention")
+SECRET_HEADER = re.compile("auth|cookie|key|password|secret|token", re.IGNORECASE)
 MOST_BYTES = 1024 * 1024
 
 
 class Settings:
     """One table of the file. Each setting is taken once; what is left over is refused by `done`."""
 
-    def __init__(self, where: str, table: Any) -> None:
+    def __init__(self, where: str, table: Any, secrets: list[str] | None = None) -> None:
         if not isinstance(table, dict):
             raise invalid(f"{where} is a table")
         self.where = where
+        self.secrets = [] if secrets is None else secrets  # what its references stood for
         self._left = dict(table)
 
     def text(self, name: str, default: str | None = None, *, secret: bool = False) -> str | None:
@@ -51,7 +53,10 @@ class Settings:
             raise invalid(f"{self.where}.{name} is a text")
         if secret and not value.startswith(("env:", "file:")):
             raise invalid(f"{self.where}.{name} is a secret: name where it is, as env:NAME or file:PATH")
-        return resolved(f"{self.where}.{name}", value)
+        found = resolved(f"{self.where}.{name}", value)
+        if found != value:
+            self.secrets.append(found)
+        return found
 
     def needed(self, name: str, **more: Any) -> str:
         value = self.text(name, **more)
@@ -87,11 +92,11 @@ class Settings:
         return tuple(value)
 
     def table(self, name: str) -> Settings:
-        return Settings(f"{self.where}.{name}", self._left.pop(name, {}))
+        return Settings(f"{self.where}.{name}", self._left.pop(name, {}), self.secrets)
 
     def tables(self, name: str) -> dict[str, Settings]:
         under = self.table(name)
-        return {key: Settings(f"{under.where}.{key}", value) for key, value in under.rest().items()}
+        return {key: Settings(f"{under.where}.{key}", value, self.secrets) for key, value in under.rest().items()}
 
     def names(self) -> list[str]:
         return list(self._left)
@@ -156,7 +161,8 @@ def adapter(stage: StageContext, name: str, configured: Mapping[str, Any]) -> Ad
     told = settings.table("recipient")
     recipient = {field: (told.text(field) or "").strip() for field in RECIPIENT}
     told.done()
-    ground = Ground(stage, name, recipient if any(recipient.values()) else None)
+    settings.secrets.clear()  # to whom it sends is none
+    ground = Ground(stage, name, recipient if any(recipient.values()) else None, settings.secrets)
     made = KINDS[kind](ground, settings, kind)
     settings.done()
     return made
@@ -212,13 +218,14 @@ def invalid(message: str) -> StageFailure:
 
 
 def _http_settings(settings: Settings, url: str) -> Any:
-    from recourse.adapters.http import HttpSettings, checked_url
+    from recourse.adapters.http import HttpSettings, checked_url, is_header
 
     headers = settings.table("headers")
-    sent = {name: headers.needed(name, secret=name.lower() == "authorization") for name in headers.names()}
+    sent = {name: headers.needed(name, secret=bool(SECRET_HEADER.search(name))) for name in headers.names()}
     token = settings.text("token", secret=True)
-    if any(not value.isprintable() or not value.isascii() for value in (*sent, *sent.values(), token or "")):
-        raise invalid(f"{settings.where}: a header is printable ASCII")
+    told = {**sent, "authorization": token or ""}
+    if wrong := [name for name, value in told.items() if not is_header(name, value)]:
+        raise invalid(f"{settings.where}: the header {wrong[0]!r} is printable ASCII, without blanks around it")
     return HttpSettings(
         url=checked_url(settings.where, url),
         token=token,

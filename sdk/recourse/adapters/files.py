@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ class Files:
         filters = dict(where or {})
         name = str(filters.pop("name", ""))
         limit = filters.pop("limit", None)
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise failure(INVALID, f"limit is a whole number from 0, not {limit!r}", False)
         rows = [
             row
             for row in parsed(name, await self.read_bytes(name))
@@ -157,7 +160,12 @@ class Files:
     def _load(self, name: str) -> bytes:
         path = self._path(name)
         try:
-            with path.open("rb") as file:
+            # what became a link since is not followed, and nobody is waited for who might write into it
+            held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            if not stat.S_ISREG(os.fstat(held).st_mode):
+                os.close(held)
+                raise failure(REFUSED, f"{self.name}: {name} is no file", False)
+            with os.fdopen(held, "rb") as file:
                 data = file.read(self._settings.max_bytes + 1)
         except FileNotFoundError as error:
             raise failure(MISSING, f"{self.name} has no file {name}", False) from error
@@ -176,8 +184,11 @@ class Files:
         strange = not name or len(name) > MOST_NAME or not name.isprintable() or "\\" in name
         if strange or pure.is_absolute() or any(part in ("..", ".") or part[0] == "." for part in pure.parts):
             raise failure(INVALID, f"{name[:MOST_NAME]!r} is no name of a file below the folder of {self.name}", False)
-        root = root.resolve()
-        path = (root / pure).resolve()
+        try:
+            root = root.resolve()
+            path = (root / pure).resolve()
+        except (OSError, RuntimeError) as error:
+            raise failure(INVALID, f"{name!r} is a link that leads nowhere", False) from error
         if path == root or not path.is_relative_to(root):
             raise failure(INVALID, f"{name!r} leads out of the folder of {self.name}", False)
         return path
@@ -195,9 +206,12 @@ def parsed(name: str, data: bytes) -> list[dict[str, Any]]:
     try:
         text = data.decode("utf-8")
         if suffix(name) == ".csv":
-            return list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+            rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+            if any(None in row or None in row.values() for row in rows):
+                raise ValueError("a line has not as many fields as the first")
+            return rows
         rows = [json.loads(line) for line in text.split("\n") if line.strip()]
-    except (ValueError, csv.Error) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         raise failure(INVALID, f"{name} cannot be read: {error}", False) from error
     if not all(isinstance(row, dict) for row in rows):
         raise failure(INVALID, f"{name} has lines that are no JSON objects", False)
@@ -211,4 +225,7 @@ def composed(name: str, columns: Sequence[str], rows: Sequence[Row]) -> bytes:
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue().encode()
+    try:
+        return text.getvalue().encode()
+    except ValueError as error:
+        raise failure(INVALID, f"what is to be written is no UTF-8: {error}", False) from error

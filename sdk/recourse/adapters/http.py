@@ -55,6 +55,8 @@ READING = frozenset({"GET", "HEAD"})
 REPEATABLE = READING | {"PUT", "DELETE"}
 METHODS = REPEATABLE | {"POST", "PATCH"}
 OURS = frozenset({"authorization", "host", "content-length", "transfer-encoding", "connection"})
+NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+VALUE = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")
 MOST_REDIRECTS = 3
 MOST_TOLD = 500  # characters of a refusal
 Guard = Callable[[], Awaitable[bool]]
@@ -91,7 +93,7 @@ class Answer:
     def json(self) -> Any:
         try:
             return json_codec.loads(self.content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise failure(UPSTREAM, f"the provider's answer is no JSON: {error}", True) from error
 
 
@@ -314,7 +316,7 @@ class Http:
         except httpx.HTTPError as error:
             sent = not never_sent(error)
             code = TIMED_OUT if sent and isinstance(error, httpx.TimeoutException) else UNREACHABLE
-            told = f"{self.name}: {type(error).__name__} {clean(str(error))[:MOST_TOLD]}".rstrip()
+            told = f"{self.name}: {type(error).__name__} {clean(self._ground.hide(str(error)))[:MOST_TOLD]}".rstrip()
             raise _Fault(failure(code, told, True), acted=sent, again=True) from error
         told = f"{self.name} led to another address more than {MOST_REDIRECTS} times"
         raise _Fault(failure(REFUSED, told, False), acted=False, again=False)
@@ -325,9 +327,9 @@ class Http:
         if response.is_success:
             if effect is not None:
                 effect.detail["status"] = status
-                effect.committed(response.headers.get("location"))
+                effect.committed(self._ground.hide(response.headers.get("location", "")) or None)
             content = await self._content(response)
-            reference = response.headers.get("location") or _id_of(content)
+            reference = self._ground.hide(response.headers.get("location") or _id_of(content))
             if effect is not None and reference:
                 effect.committed(reference)
             return Answer(status, dict(response.headers), content, reference)
@@ -375,12 +377,13 @@ class Http:
         return b"".join(parts)
 
     async def _excerpt(self, response: httpx.Response) -> str:
-        content = b""
+        content, most = b"", 4 * MOST_TOLD
         async for part in response.aiter_bytes(4096):
             content += part
-            if len(content) > 4 * MOST_TOLD:
+            if len(content) > most:
                 break
-        return shortened(clean(content.decode("utf-8", "replace")), MOST_TOLD)
+        told = self._ground.hide(content.decode("utf-8", "replace"), cut=len(content) > most)
+        return shortened(clean(told), MOST_TOLD)
 
     def _request(
         self,
@@ -398,6 +401,8 @@ class Http:
         for name, value in (headers or {}).items():
             if name.lower() in OURS or name.lower() == (settings.idempotency_header or "").lower():
                 raise failure(INVALID, f"the header {name} is the connector's to set", False)
+            if not is_header(name, value):
+                raise failure(INVALID, f"the header {name!r} is printable ASCII, without blanks around it", False)
             sent[name] = value
         if json is not None:
             content = encoded(json)
@@ -414,6 +419,11 @@ class Http:
             "timeout": {"connect": min(10.0, seconds), "read": seconds, "write": seconds, "pool": seconds}
         }
         return request
+
+
+def is_header(name: Any, value: Any) -> bool:
+    """Whether it can be sent as it is, and is one header."""
+    return bool(isinstance(name, str) and isinstance(value, str) and NAME.fullmatch(name) and VALUE.fullmatch(value))
 
 
 def segment(value: Any) -> str:
@@ -476,7 +486,7 @@ def _id_of(content: bytes) -> str:
         return ""
     try:
         found = json_codec.loads(content).get("id")
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(found) if isinstance(found, str | int) else ""
 

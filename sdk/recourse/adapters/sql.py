@@ -109,6 +109,7 @@ class Sql:
         self._ground = ground
         self._settings = settings
         self._engine = engine_of(ground.name, settings)
+        ground.secrets += [str(self._engine.url.password or "")]
         self._known: dict[str, sa.Table] = {}
         self._written: Counter[str] = Counter()
 
@@ -304,7 +305,7 @@ class Sql:
 
     def _failed(self, error: exc.SQLAlchemyError) -> StageFailure:
         cause = getattr(error, "orig", None) or error
-        told = f"{self.name}: {shortened(clean(str(cause)).strip(), MOST_TOLD)}"
+        told = f"{self.name}: {shortened(clean(self._ground.hide(str(cause))).strip(), MOST_TOLD)}"
         state = str(getattr(cause, "sqlstate", None) or (cause.args[0] if cause.args else ""))
         if state in DEADLOCKS:
             return failure(UPSTREAM, told, True)
@@ -327,8 +328,12 @@ def engine_of(name: str, settings: SqlSettings) -> sa.Engine:
     """Connections are made for each call and closed after it: calls are few and large, and none of them is stale."""
     try:
         url = sa.make_url(settings.url)
-    except exc.ArgumentError as error:
-        raise failure(MISCONFIGURED, f"the url of {name} cannot be read as a database's address", False) from error
+        is_read = "@" not in (url.host or "")
+    except (exc.ArgumentError, ValueError):
+        is_read = False
+    if not is_read:  # without its cause, which may quote the password: one with an @ ends up in host and port
+        told = f"the url of {name} cannot be read as a database's address: signs of a password are written as %40"
+        raise failure(MISCONFIGURED, told, False)
     if url.drivername in SCHEMES[settings.kind]:
         url = url.set(drivername=DRIVERS[settings.kind])
     if url.get_backend_name() not in BACKENDS[settings.kind]:
