@@ -71,7 +71,7 @@ class _Connection:
             return {"authorization": f"Bearer {token}"} | channel
         if call.person and (call.method != "GET" or not settings.has_api_key(self._api_key)):
             raise ConfigurationError(
-                "no token: give token=..., or set RECOURSE_TOKEN (manage.py issue_token makes one)"
+                "no token: set RECOURSE_TOKEN (manage.py issue_token makes one), or give the client token=..."
             )
         return {"x-api-key": settings.api_key(self._api_key)}
 

@@ -42,6 +42,9 @@ def script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
         (("recourse", "backfill", "list", "--status", "comp"), {"completed", "completed_with_failures"}),
         (("recourse", "watch", "--no-"), {"--no-color"}),
         (("recourse", "completion", ""), {"bash", "zsh", "tcsh"}),
+        (("recourse", "worker", "run", "--hand"), {"--handlers"}),
+        (("recourse", "worker", "run", "--log-level", ""), {"debug", "info", "warning", "error"}),
+        (("recourse", "worker", "run", "--js"), set()),
     ],
 )
 def test_bash_completes_commands_options_and_values(script: Path, words: tuple[str, ...], offered: set[str]) -> None:

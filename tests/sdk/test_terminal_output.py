@@ -107,7 +107,7 @@ SEEN: dict[str, Any] = {
 
 def test_every_change_is_one_line_and_none_is_none() -> None:
     at = "2026-06-01 08:00:00Z"
-    assert lines_of_change(None, SEEN) == [f"{at}  fetch: ready", f"{at}  run: running"]
+    assert lines_of_change(None, SEEN) == [f"{at}  fetch: ready", f"{at}  the run: running"]
     assert lines_of_change(SEEN, SEEN) == []
     retried = STAGE | {"status": "retry_scheduled", "attempt": 2, "error_code": "AWAY"}
     waits = {"stage": "store", "cause": "a gate is open"}
@@ -117,7 +117,7 @@ def test_every_change_is_one_line_and_none_is_none() -> None:
         f"{at}  store: a gate is open",
     ]
     ended = now | {"execution": SEEN["execution"] | {"status": "failed", "failure": {"code": "AWAY"}}}
-    assert lines_of_change(now, ended) == [f"{at}  run: running → failed, AWAY"]
+    assert lines_of_change(now, ended) == [f"{at}  the run: running → failed, AWAY"]
 
 
 @given(st.lists(st.sampled_from(["completed", "pending", "running", "failed"]), max_size=30), st.integers(3, 30))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import Any, cast
 
 from recourse.terminal.exits import DONE, Refused
 from recourse.terminal.parsing import Parser, command
@@ -47,12 +47,22 @@ def _completion(options: argparse.Namespace) -> int:
         for action in one.arguments():
             if action.metavar in FILES:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    script = shtab.complete(_without_long_texts(parser), options.shell)
+    script = shtab.complete(_with_options_of_worker(_without_long_texts(parser)), options.shell)
     if options.out.is_json:
         options.out.document({"shell": options.shell, "script": script})
     else:
         sys.stdout.write(script if script.endswith("\n") else f"{script}\n")
     return DONE
+
+
+def _with_options_of_worker(parser: Parser) -> Parser:
+    """`worker run` is read by the worker, and so are its options known to it alone."""
+    from recourse.worker.__main__ import add_options
+
+    verbs = cast("dict[str, Parser]", parser.verbs()["worker"].verbs())
+    verbs["run"] = Parser(prog=verbs["run"].prog)
+    add_options(verbs["run"])
+    return parser
 
 
 def _without_long_texts(parser: Parser) -> Parser:

@@ -53,13 +53,13 @@ def _tell(client: Any, options: argparse.Namespace) -> int:
 
 def _statements(answer: Answer) -> Iterator[str]:
     for standing, heading in HEADINGS.items():
-        yield f"{heading}:"
-        for one in answer["statements"]:
-            if one["standing"] == standing:
-                yield f"  {one['title']}"
-                yield f"    {one['text']}"
-                if one["because"]:
-                    yield f"    ({one['because']})"
+        found = [one for one in answer["statements"] if one["standing"] == standing]
+        yield f"{heading}:" if found else f"{heading}: nothing"
+        for one in found:
+            yield f"  {one['title']}"
+            yield f"    {one['text']}"
+            if one["because"]:
+                yield f"    ({one['because']})"
 
 
 def _readiness(answer: Answer) -> Iterator[str]:

@@ -192,7 +192,7 @@ def lines_of_change(before: Answer | None, now: Answer) -> list[str]:
     if not before or before["execution"]["status"] != run["status"]:
         since = f"{words(before['execution']['status'])} → " if before else ""
         failure = (run.get("failure") or {}).get("code")
-        lines.append(f"{at}  run: {since}{words(run['status'])}{f', {failure}' if failure else ''}")
+        lines.append(f"{at}  the run: {since}{words(run['status'])}{f', {failure}' if failure else ''}")
     causes = lines_of_blockers(now["blockers"])
     if not before or causes != lines_of_blockers(before["blockers"]):
         lines += [f"{at}  {cause}" for cause in causes]

@@ -24,7 +24,7 @@ Runs the stages of one application. Import the modules that register your handle
       invoice = ctx.json()
       return {"valid": True}
 
-  RECOURSE_API_KEY=... python -m recourse.worker --handlers my.handlers --url http://localhost:8000
+  RECOURSE_API_KEY=... recourse worker run --handlers my.handlers --url http://localhost:8000
 
 Or run the pipelines of a file, as `recourse deploy` released them:
 
@@ -40,7 +40,8 @@ running handlers finish for --drain-seconds, gives back what does not, delivers 
 
 EPILOG = """\
 environment: RECOURSE_API_KEY (or PIPELOGIQ_API_KEY) the application's key, never given on the command line;
-RECOURSE_URL, RECOURSE_WORKER_HANDLERS, RECOURSE_WORKER_NAME, RECOURSE_CONCURRENCY stand in for options.
+RECOURSE_URL, RECOURSE_WORKER_HANDLERS, RECOURSE_WORKER_NAME, RECOURSE_CONCURRENCY stand in for options;
+RECOURSE_CONNECTORS names the TOML file of the outside systems that handlers reach (docs/howto/connectors.md).
 exit status: 0 ended in order, 2 wrong options or no handlers, 3 the server refused the key or the handlers.
 """
 
@@ -74,13 +75,19 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    env = os.environ.get
     parser = argparse.ArgumentParser(
         prog="recourse worker run",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_options(parser)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """All that the worker's command line knows; shell completion asks for it too."""
+    env = os.environ.get
     add = parser.add_argument
     add(
         "--handlers",
@@ -115,7 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch", type=int, default=200, help="most jobs to take in one pull (200)")
     add("--drain-seconds", type=float, default=30.0, help="how long running handlers may finish at the end (30)")
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    return parser
 
 
 def _words(text: str) -> list[str]:
