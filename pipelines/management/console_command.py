@@ -41,7 +41,10 @@ class ConsoleCommand(BaseCommand):
         except ProgrammingError as error:
             if "does not exist" not in str(error):
                 raise
-            raise CommandError("the database has no tables yet, or old ones: run `manage.py migrate` first") from error
+            raise CommandError(
+                "the database has no tables yet, or old ones: run `manage.py migrate` first; where the console was"
+                " started with --data DIR, give that here too"
+            ) from error
 
     def note(self, sentence: str) -> None:
         """For the person at the terminal; standard output is kept for what was asked for."""
