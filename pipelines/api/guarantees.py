@@ -91,9 +91,7 @@ class Guarantees(OperationsEndpoint):
 
 
 class Readiness(OperationsEndpoint):
-    """What a pipeline lacks, and which of its stages are safe to repeat, in each environment with a release in force
-    (N27).
-    """
+    """What a pipeline lacks, and which stages are safe to repeat, wherever a release of it is in force (N27)."""
 
     access = {"GET": VIEW}
 
