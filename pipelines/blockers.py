@@ -79,6 +79,14 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class Awaited:
+    """Runs for which a stage waits: the first `NAMED` of them, and how many there are."""
+
+    first: Sequence[Inside]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What must be known besides the stages."""
 
@@ -102,7 +110,7 @@ class Surroundings:
     recipients: Mapping[uuid.UUID, Sequence[Mapping[str, Any]]] = field(
         default_factory=dict
     )  # by stage that names any: those allowed now
-    awaited: Mapping[uuid.UUID, Sequence[Inside]] = field(default_factory=dict)  # by stage: runs it waits for
+    awaited: Mapping[uuid.UUID, Awaited] = field(default_factory=dict)  # by stage: runs it waits for
     holder: Holder | None = None  # who has held the run's lock for long
     queued: Collection[uuid.UUID] | None = None  # who stands in the queue, of a run that may not do all at once
 
@@ -369,10 +377,11 @@ def _waiting(stage: Stage, gate: Gate | None, votes: Mapping[uuid.UUID, int]) ->
     return _of(stage, PERSON if gate.require_person else APPLICATION, cause, gate.expires_at, asks=gate.id)
 
 
-def _of_runs(stage: Stage, runs: Sequence[Inside]) -> Blocker:
-    """Runs that it started and that have not ended; once the last has, it goes on."""
-    first = _listed([f"run {one.id} ({one.name}, {one.status})" for one in runs])
-    return replace(_of(stage, ANOTHER_RUN, f"waits for {first}, which it started"), behind=tuple(runs[:NAMED]))
+def _of_runs(stage: Stage, runs: Awaited) -> Blocker:
+    """Runs that it started and that have not ended, or will retry themselves; once the last has, it goes on."""
+    named = [f"run {one.id} ({one.name}, {one.status})" for one in runs.first]
+    told = f"waits for {_listed(named, runs.count)}, which it started"
+    return replace(_of(stage, ANOTHER_RUN, told), behind=tuple(runs.first))
 
 
 def _awaited(stage: Stage, attempt: Attempt) -> Blocker:
@@ -452,8 +461,9 @@ def _of(
     return Blocker(holder, cause, next_look, stage.id, stage.name, asks)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+def _listed(names: Sequence[str], count: int | None = None) -> str:
+    more = (len(names) if count is None else count) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _worker(attempt: Attempt) -> str:

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from django.conf import settings
 from django.db.models import Prefetch, Q, QuerySet
 
-from pipelines import blackouts, holders, lanes, listing, places, policies, recipients, throttle_use
+from pipelines import blackouts, failures, holders, lanes, listing, places, policies, recipients, throttle_use
 from pipelines.access import Actor
 from pipelines.blackouts import Active
-from pipelines.blockers import Blocker, Registered, Surroundings, find_blockers, others, votes
+from pipelines.blockers import NAMED, Awaited, Blocker, Registered, Surroundings, find_blockers, others, votes
 from pipelines.errors import Refusal
 from pipelines.filters import RunFilter
 from pipelines.limits import Limits
@@ -48,7 +48,6 @@ from pipelines.states import (
     ACTIVE_ATTEMPT,
     CLAIMABLE_STAGE,
     OPEN_EFFECT,
-    TERMINAL_RUN,
     AttemptState,
     GateState,
     RunStatus,
@@ -259,16 +258,25 @@ def _around(run: Run, found: Sequence[Stage]) -> Surroundings:
     )
 
 
-def _awaited(run: Run, found: Sequence[Stage]) -> dict[uuid.UUID, list[lanes.Inside]]:
-    """By stage that waits for runs: those that have not ended."""
+def _awaited(run: Run, found: Sequence[Stage]) -> dict[uuid.UUID, Awaited]:
+    """By stage that waits for runs: the first of those that have not ended, or whose end it is to be told next."""
     if not run.has_children or not any(stage.state == StageState.WAITING for stage in found):
         return {}
-    awaited: dict[uuid.UUID, list[lanes.Inside]] = {}
-    links = ChildRun.objects.filter(parent=run, awaited=True).exclude(run__status__in=sorted(TERMINAL_RUN))
-    for link in links.select_related("run").order_by("created_at", "id"):
-        child = lanes.Inside(link.run_id, link.run.name, link.run.tick_at, link.run.status)
-        awaited.setdefault(link.stage_id, []).append(child)
-    return awaited
+    rows = planned(
+        "SELECT stage_id, open, id, name, tick_at, status FROM (SELECT *, row_number() OVER (PARTITION BY stage_id"  # noqa: S608 - ours
+        " ORDER BY is_over, created_at, link) AS place,"
+        " count(*) FILTER (WHERE NOT is_over) OVER (PARTITION BY stage_id) AS open"
+        " FROM (SELECT l.stage_id, l.created_at, l.id AS link, c.id, c.name, c.tick_at, c.status,"
+        f" {failures.ended()} AS is_over FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id"
+        " WHERE l.parent_id = %s AND l.awaited) one) one WHERE place <= %s AND (place <= open OR open = 0)"
+        " ORDER BY stage_id, place",
+        [run.id, NAMED],
+    )
+    firsts: dict[uuid.UUID, list[lanes.Inside]] = {}
+    for stage_id, _, *child in rows:
+        firsts.setdefault(stage_id, []).append(lanes.Inside(*child))
+    counts = {stage_id: count for stage_id, count, *_ in rows}
+    return {stage_id: Awaited(first, max(counts[stage_id], len(first))) for stage_id, first in firsts.items()}
 
 
 def _queued(run: Run, found: Sequence[Stage]) -> frozenset[uuid.UUID] | None:

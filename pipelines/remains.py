@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipelines import failures
 from pipelines.ids import new_id
 from pipelines.models import ReconciliationItem
 from pipelines.models import ReconciliationKind as Kind
@@ -133,7 +134,7 @@ def _effects(moves: Moves, run: RunRow, stages: dict[uuid.UUID, StageRow]) -> li
 
 def _children(moves: Moves, run: RunRow, stages: dict[uuid.UUID, StageRow]) -> list[dict[str, Any]]:
     """Runs that its stages started, to go on when it ends (F73)."""
-    found = query(_LEFT, [run.id]) if run.has_children else ()
+    found = query(_LEFT.format(ended=failures.ended()), [run.id]) if run.has_children else ()
     rows = []
     for child_id, stage_id, name, status in found:
         detail = f"it started run {child_id} ({name}), which is {status} and goes on"
@@ -144,7 +145,7 @@ def _children(moves: Moves, run: RunRow, stages: dict[uuid.UUID, StageRow]) -> l
 _LEFT = (
     "SELECT DISTINCT ON (c.created_at, c.id) c.id, l.stage_id, c.name, c.status FROM pipelines_childrun l"
     " JOIN pipelines_run c ON c.id = l.run_id WHERE l.parent_id = %s AND l.on_parent_end = 'leave'"
-    " AND c.status NOT IN ('completed', 'failed', 'cancelled') ORDER BY c.created_at, c.id"
+    " AND NOT {ended} ORDER BY c.created_at, c.id"
 )
 
 

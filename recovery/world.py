@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from pipelines import blackouts, lanes, pinned
+from pipelines import blackouts, failures, lanes, pinned
 from pipelines.blackouts import Active
 from pipelines.budgets import Charged
 from pipelines.errors import Refusal
@@ -309,13 +309,13 @@ def _attempts(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[AttemptFact]]:
 
 
 def _children(run_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[ChildFact]]:
-    """Unfinished children by run, oldest first; asked of runs that have any at all."""
+    """Unfinished children by run, oldest first, and those that will retry themselves; asked of runs that have any."""
     if not run_ids:
         return {}
     rows = query(
-        "SELECT l.parent_id, l.stage_id, l.run_id, c.name, l.on_parent_end = 'cancel', l.awaited"
+        "SELECT l.parent_id, l.stage_id, l.run_id, c.name, l.on_parent_end = 'cancel', l.awaited"  # noqa: S608 - ours
         " FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.parent_id = ANY(%s)"
-        " AND c.status NOT IN ('completed', 'failed', 'cancelled') ORDER BY l.parent_id, l.created_at, l.id",
+        f" AND NOT {failures.ended()} ORDER BY l.parent_id, l.created_at, l.id",
         [run_ids],
     )
     found: dict[uuid.UUID, list[ChildFact]] = {}

@@ -6,16 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.intents import tell_effects
-from pipelines.models import ChildRun, Run, Workspace
+from pipelines.models import ChildRun, ReconciliationItem, Run, Workspace
+from pipelines.queries import blockers as find_blockers_of
+from pipelines.sql import execute
+from pipelines.transitions import cancel_run
+from recovery.transitions import ask_cancel, plan_in_place
 from tests.cast import Hand, Person, stage_of
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import status
-from tests.pipelines.test_children import spawn
+from tests.pipelines.test_children import park, spawn
 from tests.recovery.retried import fail, newest, pass_time, policy_of
 from tests.verbs import retry_stage
 
@@ -142,3 +148,50 @@ def test_what_a_grandchild_left_open_keeps_its_parent_from_being_begun_anew(
         spawn(hand, again)
     assert (refused.value.code, refused.value.extra) == ("needs_reconciliation", {"runId": str(grandchild.run_id)})
     assert ChildRun.objects.filter(key="day").count() == 1
+
+
+def test_a_stage_whose_child_will_retry_itself_is_told_to_wait_for_it_and_for_no_decision(
+    start_run: StartRun, hand: Hand, helper: Hand, workspace: Workspace, people: dict[str, Person]
+) -> None:
+    """F73: it failed and has not ended; whoever looks at the parent, or would cancel it, is told of that."""
+    policy_of(workspace)
+    parent = start_run()
+    job = hand.take()
+    child = spawn(hand, job).child
+    left = spawn(hand, job, "left", on_parent_end="leave").child
+    park(hand, job, child.run_id, left.run_id)
+    fail(helper)
+    fail(helper)
+    parent.refresh_from_db()
+    (blocker,) = find_blockers_of(parent)
+    assert f"waits for run {child.run_id}" in blocker.cause
+    plan = plan_in_place(ask_cancel(parent.id), actor=people["operator"].actor)
+    assert [one for one in plan.ends_too if str(child.run_id) in one]
+    assert not [one for one in plan.goes_on_outside if "decision" in one]
+    assert [one for one in plan.goes_on_outside if str(left.run_id) in one]
+    cancel_run(parent.id, actor=people["operator"].actor)
+    assert [item.subject for item in ReconciliationItem.objects.filter(kind="child_run")] == [left.run_id]
+
+
+def test_a_page_of_a_run_reads_as_much_of_ten_thousand_children_as_of_three(
+    start_run: StartRun, hand: Hand, helper: Hand
+) -> None:
+    run = start_run()
+    job = hand.take()
+    runs = [spawn(hand, job, str(key)).child.run_id for key in range(3)]
+    park(hand, job, *runs)
+    execute(
+        "INSERT INTO pipelines_childrun (id, parent_id, stage_id, key, started_id, run_id, epoch, on_parent_end,"
+        " follow, fingerprint, taken_over, is_current, awaited, ending) SELECT gen_random_uuid(), parent_id, stage_id,"
+        " 'more-' || n, started_id, run_id, epoch, on_parent_end, follow, fingerprint, taken_over, true, true, false"
+        " FROM (SELECT * FROM pipelines_childrun LIMIT 1) one, generate_series(1, 10000) n"
+    )
+    run.refresh_from_db()
+    with CaptureQueriesContext(connection) as asked:
+        (blocker,) = find_blockers_of(run)
+    assert "and 10000 more, which it started" in blocker.cause
+    about = [one["sql"] for one in asked if "pipelines_childrun" in one["sql"]]
+    assert len(about) == 1
+    with connection.cursor() as cursor:
+        cursor.execute(about[0])
+        assert len(cursor.fetchall()) == 3
