@@ -74,11 +74,13 @@ class WorkspaceAdmin(TenantAdmin):
     """A superuser may make one: it gets its ladder, and them as its first admin."""
 
     list_display = ("slug", "name", "created_at")
-    readonly_fields = ("created_at",)
     tenant = "pk"
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.is_active and request.user.is_superuser)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return ("created_at",) if obj else ()
 
     def save_model(self, request: HttpRequest, obj: Workspace, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)

@@ -29,10 +29,12 @@ class PolicyAdmin(DefinitionAdmin):
     fixed = ("workspace", "kind", "created_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return (*self.fixed, "in_use") if obj else ("created_at",)
+        return (*self.fixed, "in_use") if obj else ()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return (*self.fields, "in_use") if obj and obj.kind in THROTTLES else self.fields
+        if obj is None:
+            return tuple(name for name in self.fields if name != "created_at")
+        return (*self.fields, "in_use") if obj.kind in THROTTLES else self.fields
 
     @admin.display(description="in use now")
     def in_use(self, policy: Policy) -> str:

@@ -14,7 +14,7 @@ from django.db.models.functions import Left, Length
 
 from pipelines import queries
 from pipelines.access import Actor
-from pipelines.blockers import NO_WORKER, NOBODY, PERSON, Blocker
+from pipelines.blockers import CLOCK, NO_WORKER, NOBODY, PERSON, Blocker
 from pipelines.console import aftermath_pages, checkpoint_pages, drawing, faults, offers
 from pipelines.console.events import MINOR, Told, tell
 from pipelines.console.folding import fold_attempts, fold_rows, mood_of
@@ -228,6 +228,11 @@ class RunLook:
     @property
     def live(self) -> bool:
         return self.run.status not in TERMINAL_RUN
+
+    @property
+    def retries_itself(self) -> bool:
+        """Whether a retry of the whole failed run is due, so that nobody must act."""
+        return self.run.status == RunStatus.FAILED and any(hold.blocker.holder == CLOCK for hold in self.holds)
 
     @property
     def moving(self) -> bool:

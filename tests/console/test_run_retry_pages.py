@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import unescape
 
 import pytest
 from django.test import Client
@@ -37,6 +38,9 @@ def test_a_run_says_when_it_retries_itself_by_what_and_the_how_manieth(run: Run,
     text = page(people, run)
     assert "Retries itself at " in text
     assert "by policy nights, 1 of 3" in text
+    assert "The run's own retry does, unless a person does before." in unescape(text)
+    assert "A person must act" not in text, "nobody must"
+    assert "run retry: nights" in text
     assert f"/console/runs/{run.id}/run-retry/stop/" in text
 
 
@@ -44,7 +48,10 @@ def test_a_run_that_no_policy_rules_says_nothing_of_it(start_run: StartRun, hand
     """N1: off by default, on the screen too."""
     run = start_run("first")
     fail(hand)
-    assert "etries itself" not in page(people, run)
+    text = page(people, run)
+    assert "etries itself" not in text
+    assert "run retry: none" in text
+    assert "A person must act" in text
 
 
 def test_who_may_not_call_it_off_is_told_why(run: Run, people: People) -> None:

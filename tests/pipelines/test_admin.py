@@ -120,6 +120,13 @@ def test_secrets_are_not_shown(boss: Client, traces: Run, api_key: str) -> None:
         assert api_key.encode() not in page
 
 
+@pytest.mark.parametrize("model", [model for model in OURS if model not in HISTORY], ids=lambda model: model.__name__)
+def test_a_form_to_add_shows_nothing_that_the_database_will_fill_in(boss: Client, model: Any) -> None:
+    page = boss.get(path(model, "add/"))
+    assert page.status_code == 200
+    assert "django.db.models" not in page.content.decode()
+
+
 def test_another_workspaces_things_are_not_there(boss: Client, traces: Run, other_workspace: Workspace) -> None:
     """I16; a superuser has no part in a workspace of which they are no member."""
     foreign = Environment.objects.get(workspace=other_workspace, slug="staging")
