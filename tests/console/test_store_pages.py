@@ -57,7 +57,7 @@ def test_the_list_tells_what_each_table_holds_and_which_run_wrote_last(operator:
     with CaptureQueriesContext(connection) as asked:
         page = operator.get("/console/store/")
     text = told(page)
-    assert f"invoices id billing in development 3 {table.bytes} bytes" in text
+    assert f"invoices key id billing in development 3 rows {table.bytes} bytes" in text
     assert f"/console/runs/{table.written_by_run}/" in page.content.decode()
     assert not any("recourse_store" in one["sql"] or "COUNT(" in one["sql"].upper() for one in asked)
     StoreTable.objects.update(written_by_run=table.id)
