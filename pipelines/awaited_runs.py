@@ -98,13 +98,41 @@ def wake(parent_ids: Sequence[uuid.UUID], *, wait: bool) -> int:
     return len(due)
 
 
-def cancel_children(parent_ids: Sequence[uuid.UUID] | None = None, *, actor: str = "", wait: bool = False) -> int:
-    """Cancels what was to end with these parents, or with any, up to `AT_ONCE`; says how many links that settled."""
+def cancel_children(parent_ids: Sequence[uuid.UUID], *, actor: str = "") -> int:
+    """Cancels what was to end with these parents, the first `AT_ONCE`; says how many links that settled."""
+    rows = query(
+        "SELECT id FROM pipelines_childrun WHERE ending AND parent_id = ANY(%s) ORDER BY id LIMIT %s",
+        [list(parent_ids), AT_ONCE],
+    )
+    return _cancel([link_id for (link_id,) in rows], actor=actor, wait=True)
+
+
+def sweep() -> int:
+    """What a crash, or a lock, kept from being done at once: cancels children and wakes parents; says how many. What
+    cannot be moved is walked past."""
+    total, after = 0, uuid.UUID(int=0)
+    while rows := query(
+        "SELECT id FROM pipelines_childrun WHERE ending AND id > %s ORDER BY id LIMIT %s", [after, AT_ONCE]
+    ):
+        total += _each(_cancel, [link_id for (link_id,) in rows])
+        after = rows[-1][0]
+    rows = query(
+        "SELECT l.parent_id FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.awaited"  # noqa: S608 - ours
+        f" GROUP BY l.parent_id, l.stage_id HAVING bool_and({failures.ended()}) ORDER BY l.parent_id"
+    )
+    parents = list(dict.fromkeys(parent_id for (parent_id,) in rows))
+    for start in range(0, len(parents), AT_ONCE):
+        total += _each(partial(wake, wait=False), parents[start : start + AT_ONCE])
+    return total
+
+
+def _cancel(links: Sequence[uuid.UUID], *, actor: str = "", wait: bool = False) -> int:
+    """Cancels the runs of these links that are to end; says how many links that settled."""
     with transaction.atomic():
         rows = query(
             "SELECT l.id, l.run_id, p.id, p.status FROM pipelines_childrun l JOIN pipelines_run p ON p.id = l.parent_id"
-            " WHERE l.ending AND (%(all)s OR l.parent_id = ANY(%(parents)s)) ORDER BY l.id LIMIT %(most)s",
-            {"all": parent_ids is None, "parents": list(parent_ids or ()), "most": AT_ONCE},
+            " WHERE l.ending AND l.id = ANY(%s) ORDER BY l.id",
+            [list(links)],
         )
         why = {run_id: f"run {parent_id}, which had started it, is {status}" for _, run_id, parent_id, status in rows}
         moves = Moves.lock(why, actor=actor, skip_locked=not wait)
@@ -122,22 +150,6 @@ def cancel_children(parent_ids: Sequence[uuid.UUID] | None = None, *, actor: str
     return len(settled)
 
 
-def sweep() -> int:
-    """What a crash, or a lock, kept from being done at once: cancels children and wakes parents; says how many."""
-    total = 0
-    while settled := _guarded(cancel_children):
-        total += settled
-    rows = query(
-        "SELECT l.parent_id FROM pipelines_childrun l JOIN pipelines_run c ON c.id = l.run_id WHERE l.awaited"  # noqa: S608 - ours
-        f" GROUP BY l.parent_id, l.stage_id HAVING bool_and({failures.ended()}) ORDER BY l.parent_id"
-    )
-    parents = list(dict.fromkeys(parent_id for (parent_id,) in rows))
-    for start in range(0, len(parents), AT_ONCE):
-        some = parents[start : start + AT_ONCE]
-        total += _guarded(partial(wake, some, wait=False))
-    return total
-
-
 def _follow_up(
     ended: Sequence[uuid.UUID], parents: Sequence[uuid.UUID], waiting: Sequence[uuid.UUID], actor: str
 ) -> None:
@@ -151,16 +163,17 @@ def _follow_up(
             to_wake |= {parent_id for (parent_id,) in rows}
         wake(sorted(to_wake), wait=True)
         if parents:
-            cancel_children(parents, actor=actor, wait=True)
+            cancel_children(parents, actor=actor)
     except DatabaseError as error:
         log.warning("children.left_to_the_sweep", error=str(error).strip())
 
 
-def _guarded(step: Callable[[], int]) -> int:
+def _each(step: Callable[[Sequence[uuid.UUID]], int], ids: Sequence[uuid.UUID]) -> int:
+    """All together; where that fails one after the other, so that one that cannot be moved holds up no other."""
     try:
-        return step()
+        return step(ids)
     except (InterfaceError, OperationalError):
         raise
     except Exception:
-        log.exception("children.sweep_failed")
-        return 0
+        log.exception("children.sweep_failed", rows=len(ids), id=str(ids[0]))
+        return sum(_each(step, [one]) for one in ids) if len(ids) > 1 else 0

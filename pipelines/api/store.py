@@ -22,7 +22,7 @@ from pipelines.filters import AnyOf, ListFilter
 from pipelines.models import StoreTable
 from pipelines.paging import number, page_of, read_cut
 from pipelines.store import Kept
-from pipelines.store_rows import LONGEST_FILTER, table_problem
+from pipelines.store_rows import LONGEST_FILTER, table_problem, wrong
 from pipelines.store_tables import ORDER, Removal
 
 WHERE = OpenApiParameter("where", OpenApiTypes.STR, description="a JSON object of columns and what they must hold")
@@ -176,7 +176,10 @@ class RemoveFromStore(OfStoreTable):
 
     @extend_schema(request=StoreRemoval, responses=StoreRemoved)
     def post(self, call: Call) -> HttpResponse:
-        where = call.body.get("where") or {}
+        where = call.body.get("where")
+        if where == {}:  # a filter that came out empty is no wish to lose the table
+            raise wrong("where", "names no column; leave it out to remove the table")
+        where = where or {}
         _ = call.key  # checked like any other; what is gone is gone, so there is nothing to remember
         if call.is_dry_run:
             return answer(removal_view(store_tables.preview(call.target, where), dry_run=True))

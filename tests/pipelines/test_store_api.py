@@ -163,6 +163,16 @@ def test_a_table_goes_with_its_key_and_its_rows(
     assert_counted()
 
 
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_a_filter_that_came_out_empty_is_no_wish_to_lose_the_table(
+    table: StoreTable, people: dict[str, Person], as_person: AsPerson, is_dry: bool
+) -> None:
+    """A program that puts its filter together may put nothing in it; who means the table says nothing of rows."""
+    asked = as_person(people["admin"]).post(f"{TABLES}/{table.id}/remove", {"where": {}, "dry_run": is_dry})
+    assert (asked.status_code, list(asked.json()["errors"])) == (400, ["where"])
+    assert StoreTable.objects.get().rows == 7
+
+
 @pytest.mark.parametrize("role", sorted({*Role.values} - {"release_manager", "admin"}))
 def test_who_may_not_removes_nothing_and_the_audit_knows(
     table: StoreTable, people: dict[str, Person], as_person: AsPerson, role: str

@@ -9,10 +9,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from pipelines import awaited_runs
 from pipelines.effects import Told
 from pipelines.errors import Refusal
 from pipelines.intents import tell_effects
 from pipelines.models import ChildRun, ReconciliationItem, Run, Workspace
+from pipelines.moves import IllegalMove, Moves
 from pipelines.queries import blockers as find_blockers_of
 from pipelines.sql import execute
 from pipelines.transitions import cancel_run
@@ -171,6 +173,42 @@ def test_a_stage_whose_child_will_retry_itself_is_told_to_wait_for_it_and_for_no
     assert [one for one in plan.goes_on_outside if str(left.run_id) in one]
     cancel_run(parent.id, actor=people["operator"].actor)
     assert [item.subject for item in ReconciliationItem.objects.filter(kind="child_run")] == [left.run_id]
+
+
+def test_one_that_cannot_be_moved_holds_up_no_other(
+    start_run: StartRun, hand: Hand, helper: Hand, monkeypatch: pytest.MonkeyPatch, people: dict[str, Person]
+) -> None:
+    """N9: a fault of ours about one parent, or one child, is met again each second; the others go on."""
+    runs = [start_run(key=key) for key in "abcd"]
+    jobs = {job.run_id: job for job in hand.pull(4)}
+    started = {run.id: spawn(hand, jobs[run.id]).child.run_id for run in runs}
+    for run in runs:
+        park(hand, jobs[run.id], started[run.id])
+    wakes, cancels = runs[:2], runs[2:]
+    monkeypatch.setattr(awaited_runs, "_follow_up", lambda *_: None)  # as after a crash
+    for job in helper.pull(4):
+        if job.run_id in {started[run.id] for run in wakes}:
+            helper.report(job)
+    for run in cancels:
+        cancel_run(run.id, actor=people["operator"].actor)
+    broken = {wakes[0].id, started[cancels[0].id]}
+
+    def once(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def outer(moves: Moves, one: Any, *args: Any, **named: Any) -> Any:
+            if getattr(one, "run_id", one.id) in broken:
+                raise IllegalMove("broken")
+            return inner(moves, one, *args, **named)
+
+        return outer
+
+    with monkeypatch.context() as broke:
+        broke.setattr(Moves, "runs_ended", once(Moves.runs_ended))
+        broke.setattr(Moves, "end_run", once(Moves.end_run))
+        assert awaited_runs.sweep() == 2
+    assert (status(wakes[0]), status(wakes[1])) == ("waiting", "running")
+    assert [status(Run.objects.get(id=started[run.id])) for run in cancels] == ["running", "cancelled"]
+    assert awaited_runs.sweep() == 2
+    assert [status(Run.objects.get(id=started[run.id])) for run in cancels] == ["cancelled", "cancelled"]
 
 
 def test_a_page_of_a_run_reads_as_much_of_ten_thousand_children_as_of_three(
