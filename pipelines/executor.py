@@ -38,7 +38,7 @@ from pipelines.ids import new_id
 from pipelines.jobs import Job as EngineJob
 from pipelines.listen import listener
 from pipelines.own_links import Asked, OwnLink, tell_termination
-from pipelines.sql import execute, query
+from pipelines.sql import EACH_QUEUE, execute, query
 from pipelines.wake import Queue
 from pipelines.wire import job_body
 
@@ -370,20 +370,8 @@ def waiting_queues(handlers: list[str]) -> list[Queue]:
     return [
         Queue(*row)
         for row in query(
-            """
-            WITH RECURSIVE queue AS (
-                (SELECT application_id, environment_id, handler FROM pipelines_queueentry
-                 ORDER BY application_id, environment_id, handler LIMIT 1)
-                UNION ALL
-                SELECT following.* FROM queue CROSS JOIN LATERAL (
-                    SELECT application_id, environment_id, handler FROM pipelines_queueentry
-                    WHERE (application_id, environment_id, handler)
-                        > (queue.application_id, queue.environment_id, queue.handler)
-                    ORDER BY application_id, environment_id, handler LIMIT 1
-                ) following
-            )
-            SELECT application_id, environment_id, handler FROM queue WHERE handler = ANY(%s)
-            """,
+            f"WITH RECURSIVE {EACH_QUEUE}"  # noqa: S608 - our own text
+            " SELECT application_id, environment_id, handler FROM queue WHERE handler = ANY(%s)",
             [handlers],
         )
     ]

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from pipelines.models import ReconciliationKind
 from pipelines.models.runs import NO_THROTTLE
-from pipelines.sql import execute, planned
+from pipelines.sql import EACH_QUEUE, execute, planned
 from pipelines.states import DeadLetterState, RunStatus
 
 MOST = 10_000
@@ -55,18 +55,9 @@ def _ready_stages() -> Iterable[Metric]:
         "recourse_oldest_ready_stage_seconds", "How long the oldest of them has been ready.", labels=["handler"]
     )
     for handler, ready, seconds in planned(
-        """
-        WITH RECURSIVE queue AS (
-            (SELECT application_id, environment_id, handler FROM pipelines_queueentry
-             ORDER BY application_id, environment_id, handler LIMIT 1)
-            UNION ALL
-            SELECT following.* FROM queue CROSS JOIN LATERAL (
-                SELECT q.application_id, q.environment_id, q.handler FROM pipelines_queueentry q
-                WHERE (q.application_id, q.environment_id, q.handler)
-                    > (queue.application_id, queue.environment_id, queue.handler)
-                ORDER BY q.application_id, q.environment_id, q.handler LIMIT 1
-            ) following
-        ), walked AS MATERIALIZED (SELECT * FROM queue LIMIT %(queues)s), closed AS MATERIALIZED (
+        f"""
+        WITH RECURSIVE {EACH_QUEUE},
+        walked AS MATERIALIZED (SELECT * FROM queue LIMIT %(queues)s), closed AS MATERIALIZED (
             SELECT e.id FROM pipelines_environment e WHERE e.id IN (SELECT environment_id FROM walked)
                 AND recourse_blackout(e.workspace_id, e.id, NULL, recourse_now()) IS NOT NULL
         )
@@ -92,7 +83,7 @@ def _ready_stages() -> Iterable[Metric]:
             ) due
         ) head
         WHERE head.ready > 0 GROUP BY walked.handler
-        """,
+        """,  # noqa: S608 - our own text
         {"queues": MOST_QUEUES, "most": MOST_READY, "no_throttle": NO_THROTTLE},
     ):
         count.add_metric([handler], ready)

@@ -21,6 +21,20 @@ from django.db import connection
 Params = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 
+# All queues that hold something, from one to the next along the queue's index: a backlog costs no more than one entry.
+# A statement begins with it as `WITH RECURSIVE {EACH_QUEUE} …`, and may stop at the first so many rows of `queue`.
+EACH_QUEUE = """queue AS (
+    (SELECT application_id, environment_id, handler FROM pipelines_queueentry
+        ORDER BY application_id, environment_id, handler LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM queue CROSS JOIN LATERAL (
+        SELECT q.application_id, q.environment_id, q.handler FROM pipelines_queueentry q
+        WHERE (q.application_id, q.environment_id, q.handler)
+            > (queue.application_id, queue.environment_id, queue.handler)
+        ORDER BY q.application_id, q.environment_id, q.handler LIMIT 1
+    ) following
+)"""
+
 
 def query(sql: str, params: Params = ()) -> list[Row]:
     """All rows of one statement that is planned once."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from django.conf import settings
 
 from pipelines.access import Actor
-from pipelines.sql import planned
+from pipelines.sql import EACH_QUEUE, planned
 
 MOST_QUEUES = 200  # looked at for one list
 
@@ -112,17 +112,7 @@ def holding_places(most: int, looked_at: int) -> list[uuid.UUID]:
     )
     rows = planned(
         f"""
-        WITH RECURSIVE queue AS (
-            (SELECT application_id, environment_id, handler FROM pipelines_queueentry
-                ORDER BY application_id, environment_id, handler LIMIT 1)
-            UNION ALL
-            SELECT following.* FROM queue CROSS JOIN LATERAL (
-                SELECT q.application_id, q.environment_id, q.handler FROM pipelines_queueentry q
-                WHERE (q.application_id, q.environment_id, q.handler)
-                    > (queue.application_id, queue.environment_id, queue.handler)
-                ORDER BY q.application_id, q.environment_id, q.handler LIMIT 1
-            ) following
-        )
+        WITH RECURSIVE {EACH_QUEUE}
         SELECT DISTINCT r.id FROM queue CROSS JOIN LATERAL (
             SELECT q.stage_id FROM pipelines_queueentry q WHERE q.application_id = queue.application_id
                 AND q.environment_id = queue.environment_id AND q.handler = queue.handler
