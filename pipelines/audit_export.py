@@ -118,8 +118,9 @@ def cell(value: Any) -> str:
     """A value in a cell of CSV. A text that a spreadsheet would take for a formula begins with an apostrophe."""
     if value is None:
         return ""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"'{text}" if text[:1] in FORMULA or text.lstrip()[:1] in FORMULA else text
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # a number below zero too: none of it is a formula
+    return f"'{value}" if value[:1] in FORMULA or value.lstrip()[:1] in FORMULA else value
 
 
 class _Reading:

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from pipelines import store_export
+from pipelines import audit_export, store_export
 from pipelines.models import AuditEvent, Run, StoreTable
 from tests.cast import Person, Worker
 from tests.console.conftest import Visitor, text_of
@@ -96,6 +96,25 @@ def test_all_rows_are_exported_as_they_are(operator: Visitor, table: StoreTable)
     events = AuditEvent.objects.filter(action="store.export").order_by("id")
     assert [one.data["format"] for one in events] == ["jsonl", "csv", "jsonl"]
     assert events[2].data["where"] == {"id": 2}
+
+
+def test_a_number_below_zero_is_exported_as_one_and_a_text_like_it_is_no_formula() -> None:
+    """A credit note of −1.5 stays an amount: only a text can be taken for a formula."""
+    assert [audit_export.cell(one) for one in (-1, -1.5, -1e300, True, None, ["-1"])] == [
+        "-1",
+        "-1.5",
+        "-1e+300",
+        "true",
+        "",
+        '["-1"]',
+    ]
+    assert [audit_export.cell(one) for one in ("-1", "=1", " +1", "@a", "\t=1")] == [
+        "'-1",
+        "'=1",
+        "' +1",
+        "'@a",
+        "'\t=1",
+    ]
 
 
 def test_an_export_of_many_rows_is_read_in_parts(
