@@ -121,7 +121,7 @@ def test_everything_is_read_and_reading_changes_nothing(
     ids = {
         "execution_id": run, "stage_id": stage, "effect_id": str(effect.id), "checkpoint_id": checkpoint,
         "release_id": release, "trigger_id": trigger, "artifact_id": artifact, "backfill_id": backfill,
-        "bulk_id": bulk, "table_id": str(table.id),
+        "bulk_id": bulk, "table_id": str(table.id), "slug": "nightly",
     }  # fmt: skip
     before = rows()
     for tool in READS:

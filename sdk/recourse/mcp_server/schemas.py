@@ -138,6 +138,7 @@ INSTEAD = {  # where a word means something else
     ("reconcile_stage", "output"): "The stage's output, when it happened.",
     ("start_bulk_operation", "kind"): "The verb.",
     ("start_run", "input"): "The pipeline's input.",
+    ("get_readiness", "slug"): "The pipeline's slug.",
     ("start_run", "pipeline"): "The managed pipeline's slug; instead of stages.",
 }
 

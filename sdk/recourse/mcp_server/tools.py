@@ -96,6 +96,12 @@ READS = (
     _read("list_blackouts", "blackouts.list", "When nothing is to start."),
     _read("get_freeze", "blackouts.freeze_now", "Which freezes hold now, who declared them, and why."),
     _read("list_pipelines", "pipelines.list", "Pipelines, by slug."),
+    _read(
+        "get_readiness",
+        "pipelines.readiness",
+        "What a pipeline lacks, and which of its stages are safe to repeat and why, in each environment.",
+    ),
+    _read("get_guarantees", "guarantees.get", "What this console guarantees as it is set, and what it does not."),
     _read("list_releases", "releases.list", "Releases of pipelines; status active is what new runs take."),
     _read("get_release", "releases.get", "One release with its definition."),
     _read("list_policies", "policies.list", "Rules that target stages: retry, timeout, rate, concurrency, run retry."),
