@@ -88,6 +88,8 @@ def told(value: Any) -> str:
     """The value of a setting in words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
