@@ -444,8 +444,12 @@ def encoded(value: Any) -> bytes:
 
 def checked_url(name: str, url: str) -> str:
     """The address of a provider. Raises `StageFailure` for one with credentials in it, or without a host."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        fits = False
+    if not fits or parts.query or parts.fragment:
         told = f"the url of {name} is https://host/path, without credentials and query: give a token instead"
         raise failure(MISCONFIGURED, told, False)
     return url

@@ -103,6 +103,20 @@ def test_an_answer_that_is_nested_too_deep_is_an_answer(crm: Connect, provider: 
 
 @pytest.mark.parametrize(
     "url",
+    ["http://:sesame@localhost", "http://sesame@localhost", "http://[sesame", "http://localhost:sesame", "http://@/a"],
+)
+def test_an_address_of_a_provider_holds_no_secret_and_no_riddle(
+    configure: Callable[[str], Path], epoch: Epoch, url: str
+) -> None:
+    configure(f'[crm]\nkind = "http"\nurl = "{url}"\n')
+    with pytest.raises(StageFailure) as failed:
+        _ = Adapters(epoch.attempt()).crm
+    assert failed.value.code == "CONNECTOR_INVALID"
+    assert "sesame" not in all_of(failed.value)
+
+
+@pytest.mark.parametrize(
+    "url",
     [
         "postgresql://me:se@same@localhost/b",
         "postgresql://me:se@same:wourd@localhost/b",
