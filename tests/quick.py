@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from psycopg import sql
 
 # Kept as they are through the session: no test changes them, and making them anew takes longer than most tests.
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}
@@ -47,6 +52,59 @@ def copy_of(migrated: Path, data_dir: Path) -> None:
     """`data_dir`, made where it is missing, with the tables of `migrated`."""
     data_dir.mkdir(exist_ok=True)
     subprocess.run(["cp", "-a", f"{migrated}/.", str(data_dir)], check=True)
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings: None, django_db_keepdb: bool, django_db_blocker: Any
+) -> None:
+    """Of the workers of a parallel run the first makes all tables; every worker's database is a copy of them."""
+    from django.db import connection
+
+    if "PYTEST_XDIST_WORKER" not in os.environ or django_db_keepdb:
+        return
+    template = _template()
+    lock_path = Path(os.environ["RECOURSE_DATA"]) / "tables.lock"
+    with lock_path.open("w") as lock, django_db_blocker.unblock():
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with connection._nodb_cursor() as cursor:
+            cursor.execute("SELECT FROM pg_database WHERE datname = %s", [template])
+            missing = cursor.fetchone() is None
+            if missing:
+                cursor.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(template)))
+        if missing:
+            _migrate(template)
+    connection.settings_dict["TEST"]["TEMPLATE"] = template
+
+
+def _template() -> str:
+    """Of this run alone, which has a data directory of its own."""
+    return f"{Path(os.environ['RECOURSE_DATA']).name}-tables"
+
+
+def _migrate(database: str) -> None:
+    from django.core.management import call_command
+    from django.db import connection
+
+    own = connection.settings_dict["NAME"]
+    connection.close()
+    connection.settings_dict["NAME"] = database
+    try:
+        call_command("migrate", verbosity=0, interactive=False, run_syncdb=True)
+    finally:
+        # whoever is connected to it keeps it from being copied
+        connection.close()
+        connection.settings_dict["NAME"] = own
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leaves no template on a server of one's own; the embedded one goes with the session."""
+    url = os.environ.get("DATABASE_URL")
+    if url and "PYTEST_XDIST_WORKER" not in os.environ and getattr(session.config.option, "numprocesses", None):
+        drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(_template()))
+        server_url = urlsplit(url)._replace(path="/postgres").geturl()
+        with suppress(psycopg.OperationalError), psycopg.connect(server_url, autocommit=True) as server:
+            server.execute(drop)
 
 
 @pytest.fixture(scope="session")
