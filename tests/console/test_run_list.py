@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from approvals.transitions import decide_gate
 from pipelines.models import Application, AttemptProgress, Environment, Run
+from pipelines.templatetags.console import capped, told
 from pipelines.transitions import cancel_run
 from recovery import backfills
 from tests.cast import Hand, Person
@@ -168,10 +169,16 @@ def test_facets_are_links_with_counts_that_end_at_a_thousand(
     counts = run_facets.facets(_actor(operator))
     assert [one.count for one in counts["status"].facets if one.value == "queued"] == [2]
     assert [one.count for one in counts["environment"].facets if one.value == "development"] == [2]
-    from pipelines.templatetags.console import capped
-
     assert capped(1000) == "1,000"
     assert capped(1001) == "1,000+"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(True, "yes"), (16_777_216, "16,777,216"), (0.5, "0.5"), (["BUSY", "TIMEOUT"], "BUSY, TIMEOUT"), ("fixed", "fixed")],
+)
+def test_settings_are_told_as_people_read_them(value: Any, said: str) -> None:
+    assert told(value) == said
 
 
 def test_a_set_filter_is_marked_and_its_link_takes_it_away_again(
