@@ -16,7 +16,6 @@ from django.test.utils import CaptureQueriesContext
 from pipelines import unserved
 from pipelines.models import Application, AuditEvent, Environment, Pipeline, Release, Run, Workspace
 from pipelines.releases import register_release
-from pipelines.templatetags import console as console_tags
 from tests.cast import Hand, Person
 from tests.clock import Clock
 from tests.console.conftest import Visitor, text_of
@@ -234,20 +233,6 @@ def test_a_pipeline_is_made_and_changed_and_its_mistakes_are_named_at_their_fiel
 
 
 @pytest.mark.parametrize("way", ["pasted JSON", "pasted TOML", "a file of JSON", "a file of TOML"])
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (True, "yes"),
-        (16_777_216, "16,777,216"),
-        (0.5, "0.5"),
-        (["BUSY", "TIMEOUT"], "BUSY, TIMEOUT"),
-        ("fixed", "fixed"),
-    ],
-)
-def test_settings_are_told_as_people_read_them(value: Any, said: str) -> None:
-    assert console_tags.told(value) == said
-
-
 def test_a_release_is_registered_from_what_is_pasted_or_uploaded(
     manager: Visitor, pipeline: Pipeline, way: str
 ) -> None:

@@ -175,7 +175,7 @@ def test_facets_are_links_with_counts_that_end_at_a_thousand(
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [(True, "yes"), (16_777_216, "16,777,216"), (0.5, "0.5"), (["BUSY", "TIMEOUT"], "BUSY, TIMEOUT"), ("fixed", "fixed")],
+    [(True, "yes"), (16_777_216, "16,777,216"), (0.5, "0.5"), (["BUSY", "AWAY"], "BUSY, AWAY"), ("fixed", "fixed")],
 )
 def test_settings_are_told_as_people_read_them(value: Any, said: str) -> None:
     assert told(value) == said
