@@ -106,7 +106,8 @@ def faint(one: Window, *, within: str = "body") -> list[str]:
     height = one.page.evaluate("document.documentElement.scrollHeight")
     one.page.set_viewport_size({"width": size["width"], "height": min(max(height, size["height"]), TALLEST)})
     parts = one.page.evaluate(FIND, [DRAWN, within])
-    image = Image.open(BytesIO(one.page.screenshot())).convert("RGB")
+    # to hide the caret would leave an empty `style` at each field; it is a line, and never the most frequent colour
+    image = Image.open(BytesIO(one.page.screenshot(caret="initial"))).convert("RGB")
     one.page.set_viewport_size(size)
     assert parts, "nothing on the page was measured"
     wrong: dict[tuple[Any, ...], str] = {}
@@ -126,7 +127,7 @@ def faint(one: Window, *, within: str = "body") -> list[str]:
 
 def left_open(one: Window) -> list[str]:
     """The texts of which axe-core cannot say what lies behind them, and that `faint` has not measured either."""
-    one.axe(rules=["color-contrast"])  # brings it to the page
+    one.bring_axe()
     one.page.evaluate(FIND, [DRAWN, "body"])
     found: list[str] = one.page.evaluate(LEFT_OPEN)
     return found

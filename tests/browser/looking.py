@@ -89,8 +89,7 @@ class Window:
 
         Colours take it most of its time, and no width changes them: without `colours` it asks for all else.
         """
-        if not self.page.evaluate("'axe' in window"):
-            self.page.evaluate(axe_script())
+        self.bring_axe()
         only = {"type": "rule", "values": rules} if rules else {"type": "tag", "values": tags or RULES}
         complaints = len(self.complaints)
         left_out = {} if colours else {rule: {"enabled": False} for rule in OF_COLOUR}
@@ -98,6 +97,11 @@ class Window:
         # what the policy kept from axe-core's own copies of parts says nothing of the page
         del self.complaints[complaints:]
         return found
+
+    def bring_axe(self) -> None:
+        """Has axe-core in the page, as long as the page is there."""
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(axe_script())
 
     def faults(self) -> list[str]:
         """What is wrong with how the page lies in its window."""

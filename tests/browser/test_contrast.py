@@ -1,6 +1,7 @@
 """Whatever is on a page can be told from what lies behind it: each text, glyph, field and drawing, in both themes.
 
-test_colours.py computes the pairs of tokens; here the pairs that pages really make of them are measured, on pictures.
+test_colours.py computes the pairs of tokens; what pages really make of them is measured, on pictures: on each
+page while test_every_page.py has it open; here what lies over a page, and the measure itself.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser.contrast import contrast, faint, left_open
-from tests.browser.looking import Window
-from tests.browser.test_every_page import NOT_FOUND, QUERIES, Open, admin_addresses, areas, let_into_admin
+from tests.browser.contrast import contrast, faint
+from tests.browser.test_every_page import Open
 from tests.cast import Person
-from tests.pipelines.test_everything_has_a_rule import address_of, parts  # noqa: F401  one of each thing
+from tests.pipelines.test_everything_has_a_rule import parts  # noqa: F401  one of each thing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -21,25 +21,11 @@ THEMES = ("light", "dark")
 UNFOLD = "(where) => document.querySelectorAll(where).forEach((part) => part.open = true)"
 
 
-@pytest.mark.parametrize("area", sorted(areas()))
-def test_everything_on_a_page_can_be_told_from_what_lies_behind_it(
-    area: str,
+def test_everything_in_menus_and_in_the_keys_can_be_told_from_what_lies_behind_it(
     window: Open,
     people: dict[str, Person],
     parts: dict[str, Any],  # noqa: F811
 ) -> None:
-    """O59: 4.5 for text, 3 for large text and whatever is no text; what axe-core leaves open is measured too."""
-    one = window(people["admin"])
-    wrong = []
-    for name in areas()[area]:
-        for query in QUERIES.get(name, ("",)):
-            answer = one.go(address_of(name, parts) + query)
-            assert answer.status in (200, 409) or name in NOT_FOUND
-            wrong += [f"{name}{query} {fault}" for fault in faint_in_both(one)]
-    assert wrong == []
-
-
-def test_so_it_is_in_menus_and_in_the_keys(window: Open, people: dict[str, Person], parts: dict[str, Any]) -> None:  # noqa: F811
     """Whatever lies over a page; what a shadow falls on is not looked at."""
     one = window(people["admin"], viewport={"width": 390, "height": 900})
     wrong = []
@@ -53,24 +39,6 @@ def test_so_it_is_in_menus_and_in_the_keys(window: Open, people: dict[str, Perso
         one.page.keyboard.press("?")
         one.page.locator("dialog#keys[open]").wait_for()
         wrong += [f"{theme} keys {fault}" for fault in faint(one, within="dialog#keys")]
-    assert wrong == []
-
-
-def test_so_it_is_on_the_admin_site(
-    window: Open,
-    people: dict[str, Person],
-    parts: dict[str, Any],  # noqa: F811
-) -> None:
-    """Its first page, every list, and the form of one thing of each."""
-    let_into_admin(people["admin"])
-    one = window(people["admin"])
-    addresses = admin_addresses()
-    wrong = []
-    for theme in THEMES:
-        one.page.context.add_cookies([{"name": "theme", "value": theme, "url": one.base}])
-        for address in addresses:
-            one.go(address)
-            wrong += [f"{theme} {address} {fault}" for fault in faint(one)]
     assert wrong == []
 
 
@@ -99,13 +67,3 @@ def test_the_ratio_is_that_of_the_standard() -> None:
     assert round(contrast((0, 0, 0), (255, 255, 255)), 2) == 21
     assert round(contrast((118, 118, 118), (255, 255, 255)), 2) == 4.54
     assert contrast((9, 9, 9), (9, 9, 9)) == 1
-
-
-def faint_in_both(one: Window) -> list[str]:
-    one.page.evaluate(UNFOLD, "main details")
-    wrong = []
-    for theme in THEMES:
-        one.look(theme=theme)
-        wrong += [f"{theme}: {fault}" for fault in faint(one)]
-    one.look(theme="light")
-    return wrong + [f"neither told nor measured: {part}" for part in left_open(one)]
