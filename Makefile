@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --require-hashes --only-binary :all:
+# One more than the two cores that a small machine has: journeys that kill and wait leave theirs to others.
+JOBS ?= 3
 TEST_SERVER := $(or $(RECOURSE_TEST_SERVER_URL),postgres://postgres@127.0.0.1:5432/postgres)
 
 .PHONY: up install s3 test prove lint bench lock pictures
@@ -21,7 +23,7 @@ test prove: export PYTHONDONTWRITEBYTECODE :=
 
 # Every test once on the embedded PostgreSQL; those that speak to the database again on a server, when one answers.
 test: lint
-	$(PY) -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(PY) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 	$(PY) -m tests.second_pass $(ARGS)
 
 prove: $(VENV)/.development
