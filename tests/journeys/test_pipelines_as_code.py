@@ -114,7 +114,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def console(data_dir: Path, folder: Path) -> Iterator[ConsoleProcess]:
+def console(data_dir: Path, with_tables: None, folder: Path) -> Iterator[ConsoleProcess]:
     """A console whose Celery workers run `by_celery.py` of the folder, for one application."""
     celery = PYTHON[0].replace('pipeline("nightly"', 'pipeline("by-celery"')
     (folder / "by_celery.py").write_text(celery)
