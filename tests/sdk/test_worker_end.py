@@ -162,7 +162,7 @@ def test_wrong_options_end_the_command_with_a_sentence(spawn: Spawn) -> None:
     process = spawn("http://127.0.0.1:1", "--handlers", "no.such.module")
     assert process.wait(20) == 2
     assert process.stderr is not None
-    assert process.stderr.read() == "recourse.worker: No module named 'no'\n"
+    assert process.stderr.read() == "recourse.worker: there is no module 'no.such.module'\n"
 
 
 def test_a_variable_that_is_no_number_ends_the_command_with_a_sentence(spawn: Spawn) -> None:

@@ -9,8 +9,9 @@ import sys
 
 from recourse import command_files
 from recourse.authoring.loading import load_handlers
-from recourse.errors import ApiError, ConfigurationError
+from recourse.errors import ApiError, ConfigurationError, StageFailure
 from recourse.handlers import default_registry
+from recourse.terminal.parsing import Parser
 from recourse.worker import Worker
 
 DESCRIPTION = """\
@@ -52,8 +53,9 @@ def main(argv: list[str] | None = None) -> int:
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     try:
+        _check_connectors()
         for where in _words(options.handlers):
-            load_handlers(where, default_registry)
+            _load(where)
         command_files.register(default_registry, options.command, options.commands, options.command_user)
         worker = Worker(
             options.url,
@@ -63,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
             batch=options.batch,
             drain_seconds=options.drain_seconds,
         )
-    except (ConfigurationError, ModuleNotFoundError) as error:
+    except ConfigurationError as error:
         sys.stderr.write(f"recourse.worker: {error}\n")
         return 2
     try:
@@ -75,14 +77,28 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="recourse worker run",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(prog="recourse worker run", description=DESCRIPTION, epilog=EPILOG)
     add_options(parser)
     return parser
+
+
+def _load(where: str) -> None:
+    try:
+        load_handlers(where, default_registry)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+
+
+def _check_connectors() -> None:
+    """A file that cannot be read would fail every attempt that asks for a connector, and for good."""
+    if not os.environ.get("RECOURSE_CONNECTORS"):
+        return
+    from recourse.adapters import connectors
+
+    try:
+        connectors.tables()
+    except StageFailure as failure:
+        raise ConfigurationError(failure.message) from failure
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
