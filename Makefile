@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet --require-hashes --only-binary :all:
-# One more than the two cores that a small machine has: journeys that kill and wait leave theirs to others.
-JOBS ?= 3
+# How many tests run side by side in the first pass; a third one uses what journeys that wait leave of two cores.
+JOBS ?= 2
 TEST_SERVER := $(or $(RECOURSE_TEST_SERVER_URL),postgres://postgres@127.0.0.1:5432/postgres)
 
 .PHONY: up install s3 test prove lint bench lock pictures

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.config.console_process import BASE_DIR, ConsoleProcess, clean_environment, processes_of
+from tests.quick import copy_of
 
 TUTORIALS = BASE_DIR / "docs/tutorials"
 ADDRESS = "http://localhost:8000"
@@ -76,7 +77,7 @@ def agrees(told: str, said: str) -> bool:
 class Reader:
     """A person with a fresh checkout in which `make up` runs, and as many terminals as a page asks for."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, tables: Path) -> None:
         self.data_dir = home / "data"
         self.checkout = home / "checkout"
         self.folder = self.checkout
@@ -89,6 +90,7 @@ class Reader:
             self._port = str(probe.getsockname()[1])
         self._exported = self.checkout / "exported"
         self._others: dict[str, subprocess.Popen[bytes]] = {}
+        copy_of(tables, self.data_dir)
         self.console = ConsoleProcess(self.data_dir)
         self.said = ""
 

@@ -24,8 +24,9 @@ FOLLOWED = {
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
-    made = Reader(tmp_path)
+def reader(tmp_path: Path, migrated: Path) -> Iterator[Reader]:
+    """Of a page, at a console whose tables are there."""
+    made = Reader(tmp_path, migrated)
     try:
         made.begin()
         made.follow("README.md")
