@@ -50,7 +50,7 @@ def test_every_method_of_the_operations_api_is_a_tool_or_says_why_not() -> None:
 def test_a_tool_describes_every_argument_in_a_valid_schema(name: str) -> None:
     schema = schemas.input_schema(name)
     Draft202012Validator.check_schema(schema)
-    assert all(one["description"] for one in schema["properties"].values())
+    assert all(one["description"] not in ("", word) for word, one in schema["properties"].items()), "say what it means"
     assert not set(schema["properties"]) & schemas.NEVER - set(schemas.ACTING)
     words = set(inspect.signature(schemas.define_of(TOOLS[name]).define).parameters) - {"self"}
     assert set(schema["required"]) <= words

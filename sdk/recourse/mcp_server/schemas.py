@@ -43,6 +43,8 @@ MEANINGS = {
     "execution_id": "The run's id.",
     "stage_id": "The stage's id; as a filter one or several.",
     "effect_id": "The effect's id.",
+    "attempt_id": "The attempt's id; one or several.",
+    "level": "Of log lines, such as warning; one or several.",
     "item_id": "The id of what was left.",
     "checkpoint_id": "The checkpoint's id.",
     "letter_id": "The dead letter's id.",
@@ -163,7 +165,7 @@ def input_schema(name: str) -> Mapping[str, Any]:
     for word, parameter in list(inspect.signature(define).parameters.items())[1:]:
         if word in NEVER or word in tool.always:
             continue
-        properties[word] = _schema(hints[word]) | {"description": INSTEAD.get((name, word)) or MEANINGS[word]}
+        properties[word] = _schema(hints[word]) | {"description": INSTEAD.get((name, word)) or MEANINGS.get(word, word)}
         if parameter.default is inspect.Parameter.empty and word != "reason":
             required.append(word)
     if "page_size" in properties:

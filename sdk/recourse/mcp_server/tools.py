@@ -142,6 +142,7 @@ ACTS = (
         "Says what was found out about a stage, or one effect of it, whose outcome is uncertain. Say only what somebody"
         " has made sure of outside.",
         destructive=True,
+        bound=True,
     ),
     _act("pause_run", "executions.pause", "Stops further dispatch of a run; what runs may finish.", idempotent=True),
     _act("resume_run", "executions.resume", "Lets a paused run go on.", idempotent=True),
@@ -153,6 +154,7 @@ ACTS = (
         "executions.reconcile_effect",
         "Says what was found out about one effect. Say only what somebody has made sure of outside.",
         destructive=True,
+        bound=True,
     ),
     _act(
         "stop_run_retry",
