@@ -17,6 +17,7 @@ from approvals.models import ApprovalRule
 from pipelines import dispatch, lanes, ledger, queries
 from pipelines.blockers import Blocker
 from pipelines.models import Application, Environment, Release, Run, Tick, Trigger, Workspace
+from pipelines.sql import database_now
 from pipelines.tick_blockers import tick_blockers
 from recovery import backfill_waiting, backfills
 from recovery.models import Backfill
@@ -115,7 +116,8 @@ def test_a_tick_whose_run_could_not_be_made_says_whether_that_still_holds(
     (one,) = of_tick(trigger)
     assert one.cause.startswith("its run could not be made, release_not_active")
     assert "; that still holds: " in one.cause
-    Release.objects.filter(pipeline=trigger.pipeline_id).update(status="active")
+    put_back = Release.objects.filter(pipeline=trigger.pipeline_id)
+    put_back.update(status="active", activated_at=database_now())
     assert "a run could be made now; no run is made of it unless somebody asks" in of_tick(trigger)[0].cause
     assert "Plan a backfill of it" in page_of(operator, trigger)
 
