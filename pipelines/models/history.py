@@ -70,7 +70,7 @@ class AuditEvent(models.Model):
     code = models.CharField(max_length=60, blank=True, help_text="the error code of a refusal")
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, null=True, related_name="+")
     actor = models.CharField(max_length=255, help_text="how the actor was called at that time")
-    channel = models.CharField(max_length=20, help_text="api, console, admin, command or application")
+    channel = models.CharField(max_length=20, help_text="api, console, admin, command, application, mcp, policy")
     on_behalf_of = models.CharField(
         max_length=255, blank=True, db_default="", help_text="whose request it was, when it was not the actor's own"
     )
