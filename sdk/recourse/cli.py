@@ -91,7 +91,7 @@ WHAT_TO_DO = {
     "approval_stale": "nobody decides it any more: ask for it anew",
     "gate_decision_conflict": "a decision is final; it stands in: recourse approval list --view decided",
     "deadline_exceeded": "its run is over for good: start a new one",
-    "not_found": "look at the id, and at the workspace that the token is for",
+    "not_found": "look at the id, at the workspace that the token is for, and at the address: recourse config show",
     "checkpoint_not_found": "is that the stage's name? Else choose an earlier --from-step-id, or replay",
     "client_request_id_invalid": "give a UUID in lowercase, or none",
     "recovery_idempotency_conflict": "this --client-request-id stands for another request: use a new one",
@@ -129,7 +129,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _pipe_closed()
+        _write_no_more()
+        return PIPE_CLOSED
+    except OSError as error:
+        _write_no_more()
+        sys.stderr.write(f"recourse: {error}\n")
+        return FAULT
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return INTERRUPTED
@@ -238,12 +243,11 @@ def _add_worker(topics: Any) -> None:
     run.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recourse worker run --help tells them")
 
 
-def _pipe_closed() -> int:
-    """Whoever read has gone: nothing more is written, not even at the end of the process."""
+def _write_no_more() -> None:
+    """Whoever read has gone, or the disk is full: nothing more is written, not even at the end of the process."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
     except OSError:
         pass
-    return PIPE_CLOSED

@@ -178,7 +178,7 @@ AT_ONCE = {"execution pause", "execution resume", "dead-letter acknowledge", "ru
     "backfill pause",
     "backfill resume",
 }
-LOOKS = {"status", "export", "watch", "audit", "completion"} | {
+LOOKS = {"status", "export", "watch", "logs", "audit", "guarantees", "completion"} | {
     f"{topic} {verb}"
     for topic in ("execution", "stage", "approval", "dead-letter", "backfill", "config")
     for verb in ("list", "show", "snapshot", "policies", "plan", "watch", "path", "set-profile")
@@ -393,6 +393,19 @@ def test_whoever_reads_may_go(run_piped: Callable[..., subprocess.Popen[bytes]],
     assert (piped.wait(30), piped.communicate()[1]) == (141, b"")
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", [("execution", "list"), ("completion", "bash")])
+def test_what_cannot_be_written_is_a_sentence(
+    run_piped: Callable[..., subprocess.Popen[bytes]], words: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "wb") as full:
+        piped = run_piped(*words, stdout=full)
+    assert piped.wait(30) == 1
+    told = piped.communicate()[1]
+    assert b"No space left on device" in told
+    assert b"Traceback" not in told
+
+
 def test_in_a_pipe_a_watched_run_is_a_line_per_change(
     server: ProtocolServer, run_piped: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -402,13 +415,13 @@ def test_in_a_pipe_a_watched_run_is_a_line_per_change(
     piped = run_piped("watch", ID, "--every", "0.2")
     assert piped.stdout is not None
     first = [piped.stdout.readline().decode() for _ in range(2)]
-    assert first == ["2026-06-01 08:00:00Z  fetch: running\n", "2026-06-01 08:00:00Z  run: running\n"]
+    assert first == ["2026-06-01 08:00:00Z  fetch: running\n", "2026-06-01 08:00:00Z  the run: running\n"]
     seen = len(server.requests)
     eventually(lambda: len(server.requests) > seen + 4)  # looks that found nothing new
     server.answers[f"/v1/executions/{ID}/stages"] = (200, page(STAGES[0]))
     server.answers[f"/v1/executions/{ID}"] = (200, RUN)
     rest = [line.partition("  ")[2] for line in piped.communicate(timeout=30)[0].decode().splitlines()]
-    assert sorted(rest) == ["fetch: running → failed, attempt 2, NO_PROOF", "run: running → failed, NO_PROOF"]
+    assert sorted(rest) == ["fetch: running → failed, attempt 2, NO_PROOF", "the run: running → failed, NO_PROOF"]
     assert piped.returncode == 3
 
 
