@@ -111,7 +111,7 @@ class Policies(Group[Sender_co]):
         self,
         *,
         name: str,
-        kind: Literal["retry", "timeout", "rate", "concurrency"],
+        kind: Literal["retry", "timeout", "rate", "concurrency", "run_retry"],
         rule: Mapping[str, Any],
         match: operations.Match | None = None,
         status: Literal["active", "paused"] | None = None,
