@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Lower
 
 from pipelines.filters import AnyId, AnyOf, Before, ListFilter, Named, Since, Truth, Until
 from pipelines.models import Application, Pipeline, PolicyKind, PolicyStatus
@@ -24,6 +25,23 @@ class AttemptFilter(ListFilter):
     """The attempts of a run, by stage."""
 
     stage_id = AnyId()
+
+
+class Level(AnyOf):
+    """Log lines of any of the levels given, in whatever case: workers say `info`, loggers `INFO`."""
+
+    def filter(self, qs: Any, value: Any) -> Any:
+        if not value:
+            return qs
+        return qs.alias(folded=Lower("level")).filter(folded__in=[one.lower() for one in value])
+
+
+class LogLineFilter(ListFilter):
+    """What handlers logged in a run by stage, attempt and level."""
+
+    stage = AnyOf("attempt__stage__name")
+    attempt_id = AnyId()
+    level = Level()
 
 
 class EffectFilter(ListFilter):

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from django.conf import settings
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import F, Prefetch, Q, QuerySet
 
 from pipelines import blackouts, failures, holders, lanes, listing, places, policies, recipients, throttle_use
 from pipelines.access import Actor
@@ -33,6 +33,7 @@ from pipelines.models import (
     Event,
     Gate,
     Lane,
+    LogLine,
     Policy,
     PolicyKind,
     PolicyStatus,
@@ -199,6 +200,17 @@ def outputs(stage: Stage) -> QuerySet[StageOutput]:
 def timeline(run: Run) -> QuerySet[Event]:
     """Everything that happened to a run, in the order in which it happened."""
     return Event.objects.filter(run=run).order_by("id")
+
+
+def log_lines(run: Run) -> QuerySet[LogLine]:
+    """What the handlers of a run logged, in the order in which it came in by `place`, each with its attempt and stage.
+
+    `place` is the id, but for the planner: in the order of ids it would walk the lines of every run there is.
+    """
+    of_run = Attempt.objects.filter(stage_id__in=Stage.objects.filter(run=run).values("id"))
+    rows = LogLine.objects.filter(attempt_id__in=of_run.values("id")).select_related("attempt__stage")
+    told = rows.only("at", "level", "message", "fields", "attempt__number", "attempt__stage__name")
+    return told.annotate(place=F("id") + 0).order_by("place")
 
 
 def blockers(run: Run, known: Sequence[Stage] | None = None) -> list[Blocker]:

@@ -23,6 +23,7 @@ from pipelines.filters import RUN_FILTERS, read_run_filter
 from pipelines.list_filters import (
     AttemptFilter,
     AuditEventFilter,
+    LogLineFilter,
     PipelineFilter,
     PolicyFilter,
     ReleaseFilter,
@@ -107,6 +108,20 @@ class Timeline(OperationsEndpoint):
     def get(self, call: Call) -> HttpResponse:
         page = page_of(queries.timeline(call.target), read_cut(call.params, (number,)), ("id",), descending=False)
         return page_answer(call.request, page, [wire.event_view(event) for event in page.rows])
+
+
+class Logs(OperationsEndpoint):
+    """What the handlers of a run logged, in the order in which it came in, of every attempt (P86)."""
+
+    access = {"GET": VIEW}
+    for_key = True
+    filters = LogLineFilter.names()
+
+    @extend_schema(parameters=list_parameters(*filters), responses=wire.listed(wire.LogLineView))
+    def get(self, call: Call) -> HttpResponse:
+        rows = LogLineFilter.narrow(queries.log_lines(call.target), call.params)
+        page = page_of(rows, read_cut(call.params, (number,)), ("place",), descending=False)
+        return page_answer(call.request, page, [wire.log_line_view(line) for line in page.rows])
 
 
 class Blockers(OperationsEndpoint):
@@ -423,6 +438,7 @@ urlpatterns = [
     path("executions/<str:execution_id>/stages", Stages.as_view()),
     path("executions/<str:execution_id>/attempts", Attempts.as_view()),
     path("executions/<str:execution_id>/timeline", Timeline.as_view()),
+    path("executions/<str:execution_id>/logs", Logs.as_view()),
     path("executions/<str:execution_id>/blockers", Blockers.as_view()),
     path("executions/<str:execution_id>/children", Children.as_view()),
     path("stages/<str:stage_id>/outputs", StageOutputs.as_view()),

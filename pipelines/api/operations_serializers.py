@@ -47,6 +47,7 @@ from pipelines.models import (
     Environment,
     Event,
     Follow,
+    LogLine,
     OnParentEnd,
     Pipeline,
     Policy,
@@ -651,6 +652,34 @@ def event_view(event: Event) -> dict[str, Any]:
         "actor": event.actor or None,
         "reason": event.reason or None,
         "data": event.data,
+    }
+
+
+class LogLineView(Shape):
+    id = Whole(min_value=1, max_value=2**63 - 1)
+    at = Moment()
+    level = Text()
+    message = Text(blank=True)
+    fields_ = AnyJson(source="fields", help_text="what was said besides the message, by name")
+    stage_id = Identifier()
+    stage = Text()
+    attempt_id = Identifier()
+    attempt = Whole(min_value=1, max_value=HUGE)
+
+    spelling = {"fields_": "fields"}
+
+
+def log_line_view(line: LogLine) -> dict[str, Any]:
+    return {
+        "id": line.id,
+        "at": time(line.at),
+        "level": line.level,
+        "message": line.message,
+        "fields": line.fields,
+        "stage_id": str(line.attempt.stage_id),
+        "stage": line.attempt.stage.name,
+        "attempt_id": str(line.attempt_id),
+        "attempt": line.attempt.number,
     }
 
 

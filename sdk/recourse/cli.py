@@ -30,6 +30,7 @@ from recourse.terminal import (
     exits,
     guarantees,
     letters,
+    logs,
     profiles,
     stages,
     watching,
@@ -43,6 +44,7 @@ from recourse.version import VERSION
 MODULES = (
     run_commands,
     watching,
+    logs,
     executions,
     stages,
     approvals,
@@ -76,7 +78,7 @@ plans: --dry-run shows what would be done and changes nothing. Its digest, given
 plan, or is refused because the world has moved. At a terminal, acts that cannot be undone show their plan, ask, and
 carry out what was shown; --yes, --json, or an input that is no terminal: nobody is asked.
 
-output: --json is for machines: one document, of what goes on (watch, audit --follow) a line each. In a pipe there are
+output: --json is for machines: one document, of what goes on (watch, --follow) a line each. In a pipe there are
 no colours and every value is whole; NO_COLOR and --no-color leave colours out at a terminal too.
 
 exit status:

@@ -281,6 +281,8 @@ WAYS: dict[str, str] = {
     "cli execution show": READS,
     "cli stage policies": READS,
     "cli watch": READS,
+    "cli guarantees": READS,
+    "cli logs": READS,
     "cli backfill cancel": TYPES,
     "cli backfill pause": TYPES,
     "cli backfill resume": TYPES,

@@ -15,6 +15,7 @@ SCREENS = {
     "GET executions/<str:execution_id>/stages": RUN,
     "GET executions/<str:execution_id>/attempts": RUN,
     "GET executions/<str:execution_id>/timeline": "run-events",
+    "GET executions/<str:execution_id>/logs": "attempt",
     "GET executions/<str:execution_id>/blockers": RUN,
     "GET executions/<str:execution_id>/budget": RUN,
     "GET executions/<str:execution_id>/snapshot": RUN,

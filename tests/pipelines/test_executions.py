@@ -378,7 +378,7 @@ def test_the_timeline_is_told_in_order_and_paged(start_run: StartRun, hand: Hand
     assert len({event["id"] for event in events}) == len(events) > 2
 
 
-@pytest.mark.parametrize("part", ["", "/stages", "/attempts", "/timeline", "/blockers"])
+@pytest.mark.parametrize("part", ["", "/stages", "/attempts", "/timeline", "/logs", "/blockers"])
 def test_what_belongs_to_a_run_takes_the_same_queries_whatever_its_size(
     start_run: StartRun, hand: Hand, viewer: Api, part: str
 ) -> None:

@@ -157,6 +157,7 @@ def test_every_list_of_rows_is_asked_here() -> None:
     of_one = {
         list_filters.AttemptFilter,
         list_filters.EffectFilter,
+        list_filters.LogLineFilter,
         CheckpointFilter,
         list_filters.TickFilter,
         BackfillTickFilter,

@@ -41,6 +41,7 @@ ROUTES: dict[tuple[str, str], set[str]] = {
     ("GET", "executions/<str:execution_id>/stages"): VIEWERS,
     ("GET", "executions/<str:execution_id>/attempts"): VIEWERS,
     ("GET", "executions/<str:execution_id>/timeline"): VIEWERS,
+    ("GET", "executions/<str:execution_id>/logs"): VIEWERS,
     ("GET", "executions/<str:execution_id>/blockers"): VIEWERS,
     ("GET", "executions/<str:execution_id>/children"): VIEWERS,
     ("GET", "executions/<str:execution_id>/account"): VIEWERS,

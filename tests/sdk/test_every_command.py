@@ -124,6 +124,17 @@ READINESS = {
     ],
     "stages": [{"stage": "fetch", "verdict": "declared", "words": "Safe, as it says", "reasons": ["declared: it is."]}],
 }
+LINE = {
+    "id": 7,
+    "at": AT,
+    "level": "info",
+    "message": LONG,
+    "fields": {"rows": 2},
+    "stage_id": STAGE,
+    "stage": "fetch",
+    "attempt_id": ID,
+    "attempt": 2,
+}
 WINDOW = ("--from", "2026-05-01T00:00+02:00", "--to", "2026-05-02T00:00+02:00")
 
 
@@ -136,6 +147,7 @@ ANSWERS: dict[str, Any] = {
     f"/v1/executions/{ID}": RUN,
     f"/v1/executions/{ID}/stages": page(*STAGES),
     f"/v1/executions/{ID}/blockers": page({"stage": "fetch", "holder": "person", "cause": "failed: retry it"}),
+    f"/v1/executions/{ID}/logs": page(LINE, LINE),
     f"/v1/executions/{ID}/account": ACCOUNT,
     f"/v1/executions/{ID}/snapshot": {"execution_id": ID, "status": "failed"},
     f"/v1/executions/{ID}/children": page({"execution_id": ID, "status": "running", "stage": "fetch", "key": "k"}),
@@ -172,6 +184,7 @@ SAID: dict[str, tuple[tuple[str, ...], int]] = {
     "export": ((ID, "--stage", "fetch"), 0),
     "import": ((ID, "--stage", "fetch", "answer.json"), 0),
     "watch": ((ID,), 3),
+    "logs": ((ID, "--stage", "fetch", "--level", "info"), 0),
     "execution list": (("--status", "failed", "--status", "blocked", "--created-after", "2h"), 0),
     "execution show": (("key:invoice-7",), 0),
     "execution snapshot": ((ID,), 0),

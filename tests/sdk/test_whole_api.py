@@ -237,6 +237,7 @@ def test_a_run_is_read_from_every_side(
     assert len(viewer.alike(lambda c: c.executions.stages(run))["results"]) == 2
     assert viewer.alike(lambda c: c.executions.attempts(run, stage_id=stage))["results"]
     assert viewer.alike(lambda c: c.executions.timeline(run))["results"]
+    assert viewer.alike(lambda c: c.executions.logs(run, stage="first", level=["info", "error"]))["results"] == []
     assert viewer.alike(lambda c: c.executions.snapshot(run))["execution_id"] == run
     assert viewer.alike(lambda c: c.executions.checkpoints(run))["results"]
     assert viewer.alike(lambda c: c.executions.effects(run, class_="external_http"))["results"][0]["id"] == effect

@@ -81,6 +81,27 @@ class Executions(Group[Sender_co]):
         return page(f"v1/executions/{segment(execution_id)}/timeline", next, page_size=page_size)
 
     @lists
+    def logs(
+        self,
+        execution_id: str,
+        *,
+        next: str | None = None,
+        attempt_id: Some = None,
+        level: Some = None,
+        stage: Some = None,
+        page_size: int | None = None,
+    ) -> Call[Page[operations.LogLineView]]:
+        """One page of what the run's handlers logged, oldest first. `stage`: its name; `level`: in whatever case."""
+        return page(
+            f"v1/executions/{segment(execution_id)}/logs",
+            next,
+            attempt_id=attempt_id,
+            level=level,
+            stage=stage,
+            page_size=page_size,
+        )
+
+    @lists
     def children(
         self, execution_id: str, *, next: str | None = None, page_size: int | None = None
     ) -> Call[Page[operations.ChildView]]:

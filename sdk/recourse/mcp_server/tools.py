@@ -55,6 +55,7 @@ READS = (
     _read("list_stages", "executions.stages", "All stages of a run with their status, epoch and error."),
     _read("list_attempts", "executions.attempts", "Attempts of a run's stages: worker, times, error, termination."),
     _read("get_timeline", "executions.timeline", "What happened in a run, event by event, in order."),
+    _read("list_logs", "executions.logs", "What the handlers of a run logged, oldest first, by stage, attempt, level."),
     _read("list_child_runs", "executions.children", "Runs that the stages of a run started."),
     _read("get_snapshot", "executions.snapshot", "Where a run stands by its newest checkpoint."),
     _read("list_checkpoints", "executions.checkpoints", "Checkpoints of a run."),

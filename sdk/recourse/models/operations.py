@@ -1395,6 +1395,19 @@ class ListedExecution(TypedDict):
     progress: ProgressView
 
 
+class LogLineView(TypedDict):
+    id: int
+    at: str
+    level: str
+    message: str
+    # what was said besides the message, by name
+    fields: Any
+    stage_id: str
+    stage: str
+    attempt_id: str
+    attempt: int
+
+
 class Match(TypedDict):
     """Which stages a policy targets: all that it names must fit. `error_codes` filters failures, it targets nothing."""
 

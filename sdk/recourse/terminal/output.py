@@ -130,6 +130,9 @@ class Output:
             self.document(answer)
             return
         self.table(columns, answer.get("results") or (), nothing)
+        self.tell_more(answer)
+
+    def tell_more(self, answer: Answer) -> None:
         if answer.get("next"):
             self.note("there are more: --limit N up to 200, --all, or --next with the URL that --json tells")
 

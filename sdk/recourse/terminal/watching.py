@@ -171,10 +171,9 @@ class WatchedRun(Watch):
         return made
 
     def end(self, now: Answer) -> int | None:
-        status = now["execution"]["status"]
-        if status not in ENDED or _goes_on(now["execution"]):
+        if not is_over(now["execution"]):
             return None
-        return DONE if status == "completed" else STANDS_STILL
+        return DONE if now["execution"]["status"] == "completed" else STANDS_STILL
 
 
 def lines_of_change(before: Answer | None, now: Answer) -> list[str]:
@@ -232,9 +231,10 @@ def _seen(stage: Mapping[str, Any]) -> dict[str, Any]:
     return {name: stage.get(name) for name in seen}
 
 
-def _goes_on(run: Answer) -> bool:
-    """Whether it failed and retries itself by a policy: that is not its end."""
-    return run["status"] == "failed" and (run.get("run_retry") or {}).get("status") == "due"
+def is_over(run: Answer) -> bool:
+    """Whether it has ended. One that failed and retries itself by a policy goes on."""
+    goes_on = run["status"] == "failed" and (run.get("run_retry") or {}).get("status") == "due"
+    return run["status"] in ENDED and not goes_on
 
 
 def _by_policy(run: Answer) -> list[str]:
