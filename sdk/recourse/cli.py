@@ -33,6 +33,7 @@ from recourse.terminal import (
     logs,
     profiles,
     stages,
+    starting,
     watching,
 )
 from recourse.terminal.exits import FAULT, INTERRUPTED, PIPE_CLOSED, REFUSED, UNKNOWN, WAITS, Refused
@@ -43,6 +44,7 @@ from recourse.version import VERSION
 # in the order in which `recourse --help` tells them
 MODULES = (
     run_commands,
+    starting,
     watching,
     logs,
     executions,
@@ -100,7 +102,7 @@ WHAT_TO_DO = {
     "execution_state_invalid": "look how it stands: recourse status RUN",
     "stage_state_invalid": "look how it stands: recourse status RUN",
     "needs_reconciliation": "find out what happened outside, then: recourse stage reconcile",
-    "recovery_environment_mismatch": "leave --environment out: it is the source's",
+    "recovery_environment_mismatch": "leave --environment out: it is the source's, or the key's",
     "environment_unknown": "leave --environment out: it is the source's",
     "checkpoint_integrity_invalid": "the checkpoint cannot be trusted: replay, and have it looked into",
     "definition_changed": "the release in force lacks a stage that is needed: replay, or choose another step",
@@ -178,7 +180,7 @@ def _run(words: Sequence[str]) -> int:
     except OutcomeUnknown as error:
         options.out.note(str(error))
         if error.key:
-            options.out.note(f"  repeat with --client-request-id {error.key}")
+            options.out.note(f"  repeat with {getattr(options, 'key_option', '--client-request-id')} {error.key}")
         return UNKNOWN
     except (ConfigurationError, Refused) as error:
         options.out.note(str(error))

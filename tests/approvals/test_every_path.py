@@ -281,6 +281,7 @@ WAYS: dict[str, str] = {
     "cli execution show": READS,
     "cli stage policies": READS,
     "cli watch": READS,
+    "cli start": OWN,
     "cli guarantees": READS,
     "cli logs": READS,
     "cli backfill cancel": TYPES,

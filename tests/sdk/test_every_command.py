@@ -171,6 +171,7 @@ ANSWERS: dict[str, Any] = {
     **{f"/v1/backfills/{ID}/{verb}": BACKFILL for verb in ("pause", "resume", "cancel")},
     "/v1/audit-events": page(EVENT, EVENT),
     "/pipelines/by-idempotency-key": {"id": ID},
+    "/pipelines/idempotent": {"created": True, "wasExisting": False, "pipeline": {"id": ID, "status": "queued"}},
     "/v1/guarantees": {"statements": [STATEMENT]},
     "/v1/pipelines/fx-daily/readiness": {"pipeline": "fx-daily", "environments": [READINESS]},
 }
@@ -183,6 +184,7 @@ SAID: dict[str, tuple[tuple[str, ...], int]] = {
     "cancel": ((ID, "--reason", "withdrawn"), 0),
     "export": ((ID, "--stage", "fetch"), 0),
     "import": ((ID, "--stage", "fetch", "answer.json"), 0),
+    "start": (("fx-daily", "--key", "fx-1", "--input", '{"day": 1}'), 0),
     "watch": ((ID,), 3),
     "logs": ((ID, "--stage", "fetch", "--level", "info"), 0),
     "execution list": (("--status", "failed", "--status", "blocked", "--created-after", "2h"), 0),

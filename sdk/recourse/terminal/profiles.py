@@ -249,7 +249,7 @@ def _show(options: argparse.Namespace) -> int:
         f"profile   {found.profile or '-'}",
         f"url       {found.url} (from {found.url_from})",
         f"token     from {found.token_from or 'nowhere: manage.py issue_token makes one, RECOURSE_TOKEN holds it'}",
-        f"api key   from {found.api_key_from or 'nowhere; only key:… needs one'}",
+        f"api key   from {found.api_key_from or 'nowhere; only start and key:… need one'}",
     ]
     options.out.say(told, lines)
     return DONE
