@@ -388,3 +388,44 @@ def test_in_a_terminal_what_comes_and_goes_has_colours_where_they_are_wanted(
     assert [line.rstrip() for line in seen.screen.splitlines()] == [
         line.rstrip() for line in said.rstrip().splitlines()
     ]
+
+
+def test_a_run_is_started_watched_found_again_and_its_logs_read_from_a_terminal(
+    deploy: Callable[..., Said],
+    file: Path,
+    work: Callable[..., None],
+    api_key: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """P27: one key, one run; with the application's key alone."""
+    path = file.with_name("batches.py")
+    path.write_text(RESUMES)
+    assert deploy("--activate", path=path).status == 0
+    work(str(path))
+    monkeypatch.delenv("RECOURSE_TOKEN")
+    monkeypatch.setenv("RECOURSE_API_KEY", api_key)
+
+    def say(*words: str) -> Said:
+        status = cli.main(words)
+        captured = capsys.readouterr()
+        return Said(status=status, out=captured.out, err=captured.err)
+
+    start = ("start", "batches", "--key", "may", "--input", '{"batches": [1, 2, 3]}')
+    said = say(*start, "--watch", "--every", "0.2")
+    assert said.status == 0, said.err
+    run, _, how = said.out.splitlines()[0].partition(": ")
+    assert how.startswith("created, ")
+    assert said.out.splitlines()[-1].endswith("completed")
+    assert say(*start).out == f"{run}: found again, completed\n"
+    refused = say(*start[:-1], '{"batches": []}')
+    assert (refused.status, "idempotency_conflict" in refused.err) == (2, True)
+    told = say("logs", "key:may", "--level", "INFO", "--follow", "--json")
+    assert told.status == 0, told.err
+    lines = [json.loads(line) for line in told.out.splitlines()]
+    assert [(line["attempt"], line["fields"]["batch"]) for line in lines if line["message"] == "done"] == [
+        (1, 1),
+        (1, 2),
+        (2, 3),
+    ]
+    assert say("logs", run, "--stage", "nowhere").out == "nothing was logged\n"
