@@ -177,6 +177,7 @@ AT_ONCE = {"execution pause", "execution resume", "dead-letter acknowledge", "ru
     "execution stop-retry",
     "backfill pause",
     "backfill resume",
+    "start",  # the same key again makes no other run, and a run can be cancelled
 }
 LOOKS = {"status", "export", "watch", "logs", "audit", "guarantees", "completion"} | {
     f"{topic} {verb}"
