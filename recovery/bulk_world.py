@@ -27,7 +27,7 @@ from pipelines.states import (
     EffectClass,
     EffectState,
 )
-from recovery import agreements
+from recovery import agreements, begun_anew
 from recovery.bulk_plans import GONE, NAMED, NOT_APPLICABLE, SAMPLED, BulkPlan, Sample
 from recovery.bulk_targets import KINDS, OF_FORKS, OF_STAGES
 from recovery.models import BulkOperation
@@ -146,15 +146,22 @@ _AT_STAKE = (
     " f.effect_class <> %(internal)s AND f.state <> ALL(%(absent)s))"
     " OR EXISTS (SELECT FROM pipelines_stage u WHERE {acting} AND u.effect_mode = 'external'"
     " AND u.effect_protocol = 'none' AND u.attempt_number > 0)"
+    " OR ((r.has_children OR r.recovered_from_id IS NOT NULL) AND EXISTS ({anew}"
+    " SELECT FROM anew JOIN pipelines_stage u ON u.run_id = anew.run WHERE {with_it}"
+    " (u.effect_mode = 'external' AND u.effect_protocol = 'none' AND u.attempt_number > 0"
+    " OR EXISTS (SELECT FROM pipelines_effect f WHERE f.stage_id = u.id"
+    " AND f.effect_class <> %(internal)s AND f.state <> ALL(%(absent)s)))))"
 )
 
 
 def _at_stake(kind: OperationKind, choices: Mapping[str, Any]) -> str:
     if kind not in REPEATING:
         return "false"
+    anew = begun_anew.begun_anew("p.id = i.run")
     if kind in OF_FORKS or choices.get("scope") == AND_DOWNSTREAM:
-        return _AT_STAKE.format(of_stage="", acting="u.run_id = i.run")
-    return _AT_STAKE.format(of_stage="f.stage_id = i.stage AND", acting="u.id = i.stage")
+        return _AT_STAKE.format(of_stage="", acting="u.run_id = i.run", anew=anew, with_it="")
+    with_it = "anew.stage = s.name AND"
+    return _AT_STAKE.format(of_stage="f.stage_id = i.stage AND", acting="u.id = i.stage", anew=anew, with_it=with_it)
 
 
 def _judged(bulk: BulkOperation, kind: OperationKind) -> tuple[str, dict[str, Any]]:

@@ -47,7 +47,6 @@ def plan_fork(world: ForkWorld, asked: Asked) -> Plan:
     again = [name for name in names if name not in world.done]
     _check_limits(world, again)
     facts, reasons = judged(world, again)
-    unseen = [_fact(world, reason.stage) for reason in reasons]
     return Plan(
         kind=asked.kind,
         execution_id=str(asked.run_id),
@@ -56,7 +55,7 @@ def plan_fork(world: ForkWorld, asked: Asked) -> Plan:
         kept=tuple(_kept(world, name) for name in kept),
         run_again=tuple(_again(world, name) for name in again),
         differences=tuple(differences(world)),
-        may_repeat=may_repeat(facts, [one for one in unseen if one is not None]),
+        may_repeat=may_repeat(facts, [reason.stage for reason in reasons]),
         verdict=judge(facts, reasons),
         environment=world.source.environment,
         source_release_id=str(world.was.release_id),
@@ -88,7 +87,8 @@ def judged(world: ForkWorld, again: Iterable[str]) -> tuple[list[EffectFact], li
     """What the verdict is about: the effects in question, and the stages of which nobody knows what they did.
 
     Of a rerun: what the checkpoint's posture declares, and all effects of stages that run again; of a replay, all. A
-    stage that may have acted outside unseen counts when the release that will run acts there too (O26).
+    stage that may have acted outside unseen counts when the release that will run acts there too (O26); of a run that
+    would begin anew with a stage all count: what its pipeline will be then is not known.
     """
     repeated = set(again)
     is_replay = not world.start
@@ -100,7 +100,8 @@ def judged(world: ForkWorld, again: Iterable[str]) -> tuple[list[EffectFact], li
         for stage in world.source.stages
         if stage.name in repeated and stage.acted_unseen and _acts_outside(world, stage.name)
     ]
-    return found, unseen
+    found += world.source.effects_anew(repeated)
+    return found, [*unseen, *(undeclared(name) for name in world.source.unseen_anew(repeated))]
 
 
 def differences(world: ForkWorld) -> Iterable[Difference]:

@@ -454,14 +454,14 @@ PLANNERS: Mapping[OperationKind, Callable[[World, Asked], Plan]] = {
 }
 
 
-def may_repeat(effects: Iterable[EffectFact], again: Iterable[StageFact]) -> tuple[MayRepeat, ...]:
-    """What beginning these stages anew may do a second time; `effects` are theirs."""
+def may_repeat(effects: Iterable[EffectFact], unseen: Iterable[str]) -> tuple[MayRepeat, ...]:
+    """What doing again what had these effects may do a second time, and what stages may that did not say."""
     told = [
         MayRepeat(one.stage, one.effect_class, one.state, one.step_id, one.key, one.effect_id)
         for one in effects
         if one.effect_class != EffectClass.INTERNAL_STATE and one.state not in _NOT_REPEATED
     ]
-    return (*told, *(MayRepeat(stage.name, "", UNDECLARED) for stage in again if stage.acted_unseen))
+    return (*told, *(MayRepeat(stage, "", UNDECLARED) for stage in unseen))
 
 
 @dataclass(slots=True)
@@ -613,10 +613,10 @@ def _in_place(
             then.append(_line(stage, why or "what it waited for has changed", draft))
         elif stage.state in FINISHED:
             kept.append(_line(stage, "kept as it is"))
-    effects = world.effects_of(again)
-    unseen = [
-        undeclared(stage.name, may_acknowledge=True) for stage in again if stage.acted_unseen and not acknowledged
-    ]
+    names = {stage.name for stage in again}
+    effects = [*world.effects_of(again), *world.effects_anew(names)]
+    unseen = [*(stage.name for stage in again if stage.acted_unseen), *world.unseen_anew(names)]
+    asked_about = [] if acknowledged else [undeclared(name, may_acknowledge=True) for name in unseen]
     return _plan(
         world,
         asked,
@@ -624,8 +624,8 @@ def _in_place(
         kept=tuple(kept),
         run_again=tuple(run_again),
         then=tuple(then),
-        may_repeat=may_repeat(effects, again),
-        verdict=judge(effects, unseen),
+        may_repeat=may_repeat(effects, unseen),
+        verdict=judge(effects, asked_about),
         goes_on_outside=tuple(outside),
         lane=world.lane if sketch.held and not world.held else None,
     )

@@ -31,7 +31,7 @@ from pipelines.moves import Moves, RunRow, StageRow, event_row, insert_events
 from pipelines.sql import database_now, query
 from pipelines.states import OPEN_DEAD_LETTER, RunStatus, StageState
 from pipelines.transitions import lock_run
-from recovery import begun_anew, forks, operations, revisions, run_retries, run_retry_rows, transitions
+from recovery import forks, operations, revisions, run_retries, run_retry_rows, transitions
 from recovery.dispositions import Verdict
 from recovery.models import Operation, RunRetry
 from recovery.plans import AND_DOWNSTREAM, STAGE_ONLY, Asked, Plan, check_blackout
@@ -328,8 +328,6 @@ class _Trial:
         if plan.agreements:
             why = plan.agreements[0].why
             raise Refusal("approval_stale", f"others must agree to this, and nobody asked them: {why}")
-        again = [line.stage for line in plan.run_again]
-        _check(begun_anew.verdict_on(self.retry.run_id, self.retry.workspace_id, again))
         return operation
 
     def done(self, operation: Operation) -> None:

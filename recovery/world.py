@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -23,7 +23,7 @@ from pipelines.moves import HasEnd, limits_of
 from pipelines.signing import Envelope
 from pipelines.sql import query
 from pipelines.states import TERMINAL_RUN, DeadLetterState, RunStatus, StageState
-from recovery import revisions, sealing
+from recovery import begun_anew, revisions, sealing
 from recovery.dispositions import EffectFact
 
 
@@ -94,6 +94,16 @@ class ChildFact:
 
 
 @dataclass(frozen=True, slots=True)
+class AnewFact:
+    """What a run did outside that begins anew with a stage of this one: the effects, and the stages, by the names that
+    plans give them, that do not say."""
+
+    stage: str
+    effects: tuple[EffectFact, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class World(HasEnd):
     """One run and all that recovering it depends on; stages in graph order. `now` is the database's."""
 
@@ -120,6 +130,7 @@ class World(HasEnd):
     revisions: int = 0  # of it and of what it was forked from
     changed: Sequence[dict[str, Any]] = ()  # what is no longer as the run pinned it
     children: tuple[ChildFact, ...] = ()
+    anew: tuple[AnewFact, ...] = ()
 
     def stage(self, stage_id: uuid.UUID | None) -> StageFact:
         return next(stage for stage in self.stages if stage.id == stage_id)
@@ -133,6 +144,14 @@ class World(HasEnd):
         """What these stages did outside, in any of their attempts."""
         names = {stage.name for stage in stages}
         return [effect for effect in self.effects if effect.stage in names]
+
+    def effects_anew(self, stages: Collection[str]) -> list[EffectFact]:
+        """What was done outside by the runs that begin anew with these stages."""
+        return [effect for one in self.anew if one.stage in stages for effect in one.effects]
+
+    def unseen_anew(self, stages: Collection[str]) -> list[str]:
+        """Stages of such runs that acted outside and did not say what they did."""
+        return [name for one in self.anew if one.stage in stages for name in one.unseen]
 
     def letter(self, letter_id: uuid.UUID) -> LetterFact:
         return next(letter for letter in self.letters if letter.id == letter_id)
@@ -154,7 +173,11 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
         "SELECT r.id, r.status, recourse_now(), r.workspace_id, e.slug, e.protected, r.release_id, r.paused, r.held,"
         " r.deadline_at, r.failure_code, coalesce(p.slug, ''), r.limits::text,"
         " (SELECT coalesce(sum(a.size), 0)::bigint FROM pipelines_artifact a WHERE a.run_id = r.id),"
-        " r.has_children, r.lane_id, r.environment_id, r.trigger_id"
+        " r.has_children, r.recovered_from_id IS NOT NULL AND EXISTS (WITH RECURSIVE line AS ("
+        " SELECT id, recovered_from_id, has_children FROM pipelines_run WHERE id = r.recovered_from_id"
+        " UNION ALL SELECT p.id, p.recovered_from_id, p.has_children FROM pipelines_run p"
+        " JOIN line ON p.id = line.recovered_from_id) SELECT FROM line WHERE has_children),"
+        " r.lane_id, r.environment_id, r.trigger_id"
         " FROM pipelines_run r JOIN pipelines_environment e ON e.id = r.environment_id"
         " LEFT JOIN pipelines_pipeline p ON p.id = r.pipeline_id WHERE r.id = ANY(%s)",
         [wanted],
@@ -163,15 +186,24 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
     stages, spent = _stages([row[0] for row in rows], limits)
     attempts, letters = _attempts(wanted), _letters(wanted)
     children = _children([row[0] for row in rows if row[14]])
+    started_anew = begun_anew.find([row[0] for row in rows if row[14] or row[15]])
+    unseen = begun_anew.acted_unseen(started_anew)
     revised, changed = revisions.used(wanted), pinned.found(wanted)
     happened: dict[uuid.UUID, tuple[EffectFact, ...]] = {}
     for workspace in {row[3] for row in rows}:
-        happened |= effects_of_runs([row[0] for row in rows if row[3] == workspace], workspace)
+        own = {row[0] for row in rows if row[3] == workspace}
+        theirs = {one.run for one in started_anew if one.parent in own}
+        happened |= effects_of_runs([*own, *theirs], workspace)
+    anew: dict[uuid.UUID, list[AnewFact]] = {}
+    for one in started_anew:
+        told = tuple(replace(effect, stage=one.name(effect.stage)) for effect in happened.get(one.run, ()))
+        fact = AnewFact(one.stage, told, tuple(one.name(stage) for stage in unseen.get(one.run, ())))
+        anew.setdefault(one.parent, []).append(fact)
     # what is asked of a place or a lane is asked once for all that are there
     active, room_of = cache(blackouts.active), cache(lanes.room_of)
     found = {}
     for run_id, status, now, workspace_id, environment, protected, release_id, paused, held, *rest in rows:
-        deadline_at, failure_code, slug, _, of_artifacts, _, lane_id, *place = rest
+        deadline_at, failure_code, slug, _, of_artifacts, _, _, lane_id, *place = rest
         spent[run_id].bytes += of_artifacts
         found[run_id] = World(
             run_id=run_id,
@@ -197,6 +229,7 @@ def read_many(run_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, World]:
             revisions=revised.get(run_id, 0),
             changed=changed.get(run_id, ()),
             children=tuple(children.get(run_id, ())),
+            anew=tuple(anew.get(run_id, ())),
         )
     return found
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pytest
+
+from approvals.requests import decide_request
 from pipelines.access import Actor
 from pipelines.errors import Refusal
 from pipelines.models import DeadLetter, Stage
@@ -16,6 +19,14 @@ from recovery.transitions import ask_cancel, ask_pause, ask_resume, ask_retry, a
 
 def retry_stage(stage_id: uuid.UUID, *, actor: Actor, key: str = "", plan_digest: str = "", **asked: Any) -> Done:
     return perform(ask_retry(_run_of(stage_id), stage_id, **asked), actor=actor, key=key, plan_digest=plan_digest)
+
+
+def retry_after_review(stage_id: uuid.UUID, *, actor: Actor, by: Actor, reason: str) -> None:
+    """A retry that the verdict holds back, and that somebody else lets go on."""
+    with pytest.raises(Refusal) as held:
+        retry_stage(stage_id, actor=actor, reason=reason)
+    assert held.value.code == "operator_review_required"
+    decide_request(uuid.UUID(held.value.extra["operation_id"]), actor=by, approved=True)
 
 
 def skip_stage(stage_id: uuid.UUID, *, actor: Actor, key: str = "", plan_digest: str = "", **asked: Any) -> Done:

@@ -27,7 +27,7 @@ from pipelines.transitions import cancel_run
 from tests.cast import Hand, Person, stage_of
 from tests.clock import Clock
 from tests.engine_model.invariants import assert_invariants
-from tests.verbs import pause_run, resume_run, retry_stage, skip_stage
+from tests.verbs import pause_run, resume_run, retry_after_review, retry_stage, skip_stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -137,7 +137,7 @@ def test_a_failed_child_is_begun_anew_only_in_a_later_epoch(
 def test_what_failed_with_an_open_effect_is_not_begun_anew(
     start_run: StartRun, hand: Hand, helper: Hand, people: dict[str, Person]
 ) -> None:
-    """R4: nobody knows what it did; a person settles that first."""
+    """R4: nobody knows what it did; a person settles that first, whoever lets the retry go on."""
     start_run()
     job = hand.take()
     child = spawn(hand, job, stages=[stage_of({"name": "work", "handler": "Child", "effect_mode": "external"})]).child
@@ -145,7 +145,7 @@ def test_what_failed_with_an_open_effect_is_not_begun_anew(
     tell_effects(helper.holder, work.stage.id, work.attempt_id, [Told("external_http", "declared", "send", "k")])
     cancel_run(child.run_id, actor=people["operator"].actor)
     hand.report(job, "failed", error_code="VALIDATION_ERROR")
-    retry_stage(job.stage.id, actor=people["operator"].actor, reason="again")
+    retry_after_review(job.stage.id, actor=people["operator"].actor, by=people["approver"].actor, reason="again")
     with pytest.raises(Refusal) as refused:
         spawn(hand, hand.take(), stages=[stage_of({"name": "work", "handler": "Child", "effect_mode": "external"})])
     assert refused.value.code == "needs_reconciliation"

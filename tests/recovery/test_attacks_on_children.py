@@ -25,7 +25,7 @@ from tests.engine_model.invariants import assert_invariants
 from tests.pipelines.engine import status
 from tests.pipelines.test_children import park, spawn
 from tests.recovery.retried import fail, newest, pass_time, policy_of
-from tests.verbs import retry_stage
+from tests.verbs import retry_after_review, retry_stage
 
 pytestmark = pytest.mark.django_db(transaction=True)
 StartRun = Callable[..., Run]
@@ -69,8 +69,8 @@ def test_a_child_that_will_retry_itself_is_found_in_a_later_epoch_and_no_other_i
 def test_a_policy_repeats_nothing_that_a_child_did_outside(
     start_run: StartRun, hand: Hand, helper: Hand, workspace: Workspace, clock: Clock
 ) -> None:
-    """R4, R5: the run itself did nothing outside, and would begin a child anew that has charged somebody. A person may
-    look at that; a policy does not."""
+    """R4, R5: the run itself did nothing outside, and would begin a child anew that has charged somebody. People can
+    ask for a review of that; a policy does not."""
     policy_of(workspace, match={"error_codes": ["CHILD_FAILED"]})
     parent = start_run()
     job = hand.take()
@@ -131,7 +131,8 @@ def test_a_policy_goes_on_where_children_did_nothing_or_are_found_again(
 def test_what_a_grandchild_left_open_keeps_its_parent_from_being_begun_anew(
     start_run: StartRun, hand: Hand, helper: Hand, new_hand: Callable[..., Hand], people: dict[str, Person]
 ) -> None:
-    """R4: what a child's children did outside is done again with it; whoever does not know of that settles it first."""
+    """R4: what a child's children did outside is done again with it; whoever lets it go on all the same settles it
+    first."""
     start_run()
     job = hand.take()
     spawn(hand, job)
@@ -144,7 +145,7 @@ def test_what_a_grandchild_left_open_keeps_its_parent_from_being_begun_anew(
     helper.report(middle, "failed", error_code="VALIDATION_ERROR")
     assert status(Run.objects.get(id=grandchild.run_id)) == "cancelled"
     hand.report(job, "failed", error_code="VALIDATION_ERROR")
-    retry_stage(job.stage.id, actor=people["operator"].actor, reason="again")
+    retry_after_review(job.stage.id, actor=people["operator"].actor, by=people["approver"].actor, reason="again")
     again = hand.take()
     with pytest.raises(Refusal) as refused:
         spawn(hand, again)
