@@ -28,6 +28,11 @@ from pathlib import Path
 from tests.config.console_process import BASE_DIR, ConsoleProcess, clean_environment, processes_of
 from tests.quick import copy_of
 
+# a shell that was begun with interrupts ignored, as by tests in the background, could never take them again
+MINDS_CTRL_C = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp('bash', ['bash', *sys.argv[1:]])"
+)
+
 TUTORIALS = BASE_DIR / "docs/tutorials"
 ADDRESS = "http://localhost:8000"
 PORT = "9377"  # where the tutorials' own services listen
@@ -147,7 +152,7 @@ class Reader:
         if terminal in self._others:
             self._interrupt(self._others[terminal])
         self._others[terminal] = subprocess.Popen(
-            ["bash", "-c", f"set -euo pipefail\n{self._here(text)}"],
+            [sys.executable, "-c", MINDS_CTRL_C, "-c", f"set -euo pipefail\n{self._here(text)}"],
             env=clean_environment(self.data_dir),
             cwd=self.folder,
             start_new_session=True,
