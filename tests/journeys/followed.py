@@ -125,13 +125,15 @@ class Reader:
         return done.stdout
 
     def close(self) -> None:
-        for other in self._others.values():
-            self._interrupt(other)
-        self.console.end(signal.SIGKILL)
-        sys.stderr.write(self.console.log_path.read_text())  # shown with a failed test
-        for pid in processes_of(self.data_dir):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        try:
+            for other in self._others.values():
+                self._interrupt(other)
+        finally:
+            self.console.end(signal.SIGKILL)
+            sys.stderr.write(self.console.log_path.read_text())  # shown with a failed test
+            for pid in processes_of(self.data_dir):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _bash(self, text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
