@@ -24,6 +24,12 @@ _PIECES = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b\][^\x07]*\x07|\x1b[()][A-
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
+def _as_a_shell_would() -> None:
+    """Ctrl-C comes from this terminal, and is minded, also where the tests were started with it ignored."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """`with Terminal([...], width=80) as seen: seen.until("[y/N]"); seen.type("y\\n"); assert seen.end() == 0`."""
 
@@ -42,7 +48,7 @@ class Terminal:
             env=told | dict(environment),
             close_fds=True,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - Ctrl-C comes from the terminal
+            preexec_fn=_as_a_shell_would,  # noqa: PLW1509
         )
         os.close(follower)
 
