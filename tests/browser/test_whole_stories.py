@@ -148,7 +148,7 @@ def test_a_failed_run_is_found_understood_recovered_and_followed_by_mouse(
     dialog.get_by_label("Reason").fill("the session of the night before is ended")
     dialog.get_by_role("button", name="Retry load").click()
     page.get_by_text("load runs again, in epoch 2.").wait_for()
-    page.get_by_role("main").get_by_text("Completed").first.wait_for(timeout=20_000)
+    page.locator("#part-head").get_by_text("Completed").first.wait_for(timeout=20_000)
     assert [stage.state for stage in stages_of(broken)] == ["completed", "completed"]
     page.get_by_role("navigation", name="Sections").get_by_role("link", name="Audit").click()
     told = page.get_by_role("row").filter(has_text="the session of the night before is ended")
@@ -180,7 +180,7 @@ def test_the_same_by_keyboard_alone(window: Open, people: dict[str, Person], bro
     keys.type("the session is ended")
     keys.press("Enter")
     page.get_by_text("load runs again, in epoch 2.").wait_for()
-    page.get_by_role("main").get_by_text("Completed").first.wait_for(timeout=20_000)
+    page.locator("#part-head").get_by_text("Completed").first.wait_for(timeout=20_000)
     keys.press("g")
     keys.press("l")
     page.wait_for_url("**/console/audit/")
@@ -201,7 +201,7 @@ def test_the_same_without_javascript(
     page.get_by_text("load runs again, in epoch 2.").wait_for()
     eventually(lambda: Run.objects.get(id=broken.id).status == "completed")
     page.reload()
-    page.get_by_role("main").get_by_text("Completed").first.wait_for()
+    page.locator("#part-head").get_by_text("Completed").first.wait_for()
     page.get_by_role("navigation", name="Sections").get_by_role("link", name="Audit").click()
     page.get_by_role("row").filter(has_text="the session is ended").wait_for()
 
@@ -224,7 +224,7 @@ def test_another_person_approves_from_the_inbox_and_the_run_goes_on(
     another.get_by_label("Reason").fill("rates look right")
     another.get_by_role("button", name="Approve").click()
     another.get_by_text("publish is approved").first.wait_for()
-    one.get_by_role("main").get_by_text("Completed").first.wait_for(timeout=20_000)
+    one.locator("#part-head").get_by_text("Completed").first.wait_for(timeout=20_000)
     decision = GateDecision.objects.get(gate=Gate.objects.get(run=run))
     assert (decision.approved, decision.reason) == (True, "rates look right")
     assert Run.objects.get(id=run.id).status == "completed"
